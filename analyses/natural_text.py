@@ -43,6 +43,7 @@ SENSES = {
 EACH_SENSE = 40  # sentences
 tables = Path(str(files("probe"))).parent / "reports" / "real"  # in a clone
 out = Path(os.environ.get("PROBE_OUT", "reports/real"))
+out.mkdir(parents=True, exist_ok=True)  # before the work, not after it
 
 # %% [markdown]
 # ## The sentences

@@ -11,7 +11,7 @@ import os
 import shlex
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, fields
 from io import TextIOWrapper
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final, Literal, cast
@@ -32,6 +32,7 @@ from probe.pages.terminal import (
     say_loading,
     sentences_suffice,
     survey_suffices,
+    text_of,
 )
 from probe.provenance import command_line
 from probe.stats.limits import FEWEST_WORDS
@@ -757,11 +758,11 @@ def models(as_json: JsonOption = False) -> None:
     """The models that can be loaded, and those already on this machine."""
     from probe.model.find import available
 
-    rows = [asdict(row) for row in available()]
+    rows = available()
     if as_json:
-        typer.echo(json.dumps(rows))
+        typer.echo(json.dumps([asdict(row) for row in rows]))
         return
-    print_table(list(rows[0]), [[str(value) for value in row.values()] for row in rows])
+    print_table(rows, {field.name: text_of(field.name) for field in fields(rows[0])})
 
 
 # The whole description in the list of commands: Typer would cut it to one line.

@@ -8,7 +8,7 @@ from probe.experiments.circuit import TABLES as CIRCUIT_TABLES
 from probe.experiments.qk import BY_NOUNS
 from probe.experiments.qk import TABLES as QK_TABLES
 from probe.experiments.sets import TABLES
-from probe.inference.verdicts import PARTS
+from probe.verdicts import PARTS
 
 KEYS = ["word", "sense_a", "sense_b", "layer", "head"]
 CURVES = list(TABLES["curves"].columns)

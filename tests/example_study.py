@@ -26,14 +26,13 @@ from example_evidence import (
 )
 
 from probe.experiments import cue_sample
-from probe.inference.verdicts import PARTS, REASONS, WRITES, best_verdicts
+from probe.experiments.heads import ATTENTION, RANKS, SWAP_COLUMNS
+from probe.experiments.heads import TABLES as HEADS_TABLES
 from probe.model.check import Certificate, Row
 from probe.provenance import Origin
-from probe.results.columns import ATTENTION, RANKS
-from probe.results.columns import HEADS as HEADS_TABLE
-from probe.results.frames import mixers, of_experiment
-from probe.results.head_columns import SWAP_COLUMNS
+from probe.results.frames import of_experiment
 from probe.studies.study import Study
+from probe.verdicts import PARTS, REASONS, WRITES, best_verdicts
 
 LAYERS, HEADS = 4, 4
 READ_AT = 3
@@ -72,7 +71,7 @@ def _frames(texts: tuple[str, ...], apart: bool) -> dict[str, pd.DataFrame]:
     word_heads = _word_heads(heads, words)
     frames = {
         "words": words,
-        "heads": heads[list(HEADS_TABLE)],
+        "heads": heads[list(HEADS_TABLES["heads"].columns)],
         "verdicts": heads[["word", "sense_a", "sense_b", "layer", "head", "verdict", *REASONS]],
         "word_heads": word_heads,
         "depth": _depth(words, rng),
@@ -90,7 +89,7 @@ def _frames(texts: tuple[str, ...], apart: bool) -> dict[str, pd.DataFrame]:
         "random_sets": random_sets(word_heads, READ_AT),
         "controls": nouns_in_place(words, LAYERS),
         "mlps": mlps(words, READ_AT),
-        "mixers": mixers([]),
+        "mixers": of_experiment(HEADS_TABLES["mixers"], []),
         "separation_controls": separation_controls(heads),
     }
     frames |= edges(heads)
@@ -286,10 +285,20 @@ def _word_heads(heads: pd.DataFrame, words: pd.DataFrame) -> pd.DataFrame:
         mean["rank_low"], mean["rank_high"] = np.array(above) + 1, len(mean) - np.array(below)
         mean = mean.assign(**noun_columns(mean["net"]))
         parts.append(mean.assign(word=word).merge(best_verdicts(rows), on=["layer", "head"]))
-    columns = ["word", "layer", "head", "auroc", *SWAP_COLUMNS, *ATTENTION, *PARTS, "comparison"]
+    columns = [
+        "word",
+        "layer",
+        "head",
+        "auroc",
+        *SWAP_COLUMNS,
+        *RANKS,
+        *ATTENTION,
+        *PARTS,
+        "comparison",
+    ]
     columns += ["verdict", "resolves", "of", *WRITES]
     return (
-        pd.concat(parts, ignore_index=True)[columns].astype(RANKS)
+        pd.concat(parts, ignore_index=True)[columns].astype(dict.fromkeys(RANKS, "Int64"))
         if parts
         else pd.DataFrame(columns=columns)
     )

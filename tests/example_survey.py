@@ -6,12 +6,12 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+import xarray as xr
 from made_words import LAYERS, effects_of, made_word, unmeasured
 
-from probe.experiments.carried_sets import CarriedSets
-from probe.inference.across import sets_frames, summarise
 from probe.model.check import Certificate, Row
 from probe.provenance import Origin
+from probe.studies.across import sets_frames, summarise
 from probe.studies.survey import Survey
 
 WORDS = ("bank", "bark", "bat", "bolt", "bow", "chest", "club", "crane", "date", "deck", "draft")
@@ -28,6 +28,15 @@ class MadeSurvey(Survey):
 
     def records(self) -> Iterator[Any]:
         return iter(self.words)
+
+
+def sets_of(word, sizes, whole, others, own, random):
+    """How much sets of heads carry of a word, as `probe.experiments.carried_sets` measures it."""
+    by_size = {"others": ("size", others), "own": ("size", own)}
+    return xr.Dataset(
+        {"word": word, "whole": whole, **by_size, "random": (("size", "random_set"), random)},
+        coords={"size": [*sizes]},
+    )
 
 
 def certificate_of(layers: int) -> Certificate:
@@ -76,10 +85,8 @@ def make_survey(
     for name in summary.left_out_orders if with_sets else ():
         faithfulness = np.array([0.3, 0.5, 0.6, 0.7])
         random = np.linspace(0.0, 0.1, 20)[None] * np.arange(1, 5)[:, None]
-        sets = CarriedSets(
-            name, SIZES, 1.0, faithfulness * rng.uniform(0.8, 1.1), faithfulness + 0.05, random
-        )
-        measured.append(sets)
+        others = faithfulness * rng.uniform(0.8, 1.1)
+        measured.append(sets_of(name, SIZES, 1.0, others, faithfulness + 0.05, random))
     left_out = [("word099", "all cues come after the word", 4)]
     frames = summary.frames | sets_frames(measured, seed=0, draws=499)
     frames["survey_left_out"] = pd.DataFrame(left_out, columns=["word", "reason", "count"])

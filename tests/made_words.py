@@ -1,94 +1,109 @@
 """Records of words with planted effects, for statistics across words: no model, no sentences."""
 
-from dataclasses import dataclass, field
-from types import SimpleNamespace
-
 import numpy as np
+import xarray as xr
+
+from probe.experiments.record import WordRecord
 
 LAYERS, HEADS = 3, 4
 DEPTHS = LAYERS + 1
 SENSES_FROM = 2  # the first depth with a gap between the senses of every word
 
 
-@dataclass(frozen=True, eq=False)
-class MadeWord:
+def record_of(
+    *,
+    word,
+    net,
+    gap,
+    separation,
+    squared_gap,
+    kind="",
+    columns=None,
+    sentences=4,
+    n_pairs=4,
+    noun=None,
+    untrained_gap=None,
+    noun_gap=None,
+    noun_net=None,
+    noun_squared_gap=None,
+    attention=None,
+    reason="",
+    not_used=None,
+):
     """The part of a word's record that a survey's summary reads, for one pair of senses.
 
     gap, net: the same for every pair of sentences; also of the noun in the word's place, None for none
+    attention: from the word to its cue; NaN for every head without a known cue
     """
+    layers, heads = net.shape[:2]
+    unknown = np.full((layers, heads), np.nan)
+    senses = {
+        "raw_gaps": (("sentence_pair", "stage"), np.tile(gap, (n_pairs, 1))),
+        "separation": ("depth", separation),
+        "squared_gap": ("depth", squared_gap),
+    }
+    if untrained_gap is not None:
+        senses["untrained_gap"] = ("depth", untrained_gap)
+    moved = np.stack([net, np.abs(net)], axis=-1)
+    of_heads = {
+        "attention_cue": (("layer", "head"), unknown if attention is None else attention),
+        "moved_by_depth": (("layer", "head", "depth", "measure"), moved),
+    }
+    measured = {
+        "senses": {
+            "sentences": xr.Dataset({"part": ("row", ["tested"] * sentences)}),
+            "0": xr.Dataset(senses, coords={"sense_a": "a", "sense_b": "b"}),
+        },
+        "heads": {"0": xr.Dataset(of_heads)},
+        "nouns": None
+        if noun is None
+        else {"0": _noun(noun, noun_net, noun_gap, squared_gap, noun_squared_gap)},
+    }
+    return WordRecord(
+        word=word,
+        kind=kind,
+        columns=columns or {},
+        causal=True,
+        left_out=(),
+        not_used=not_used or {},
+        reason=reason,
+        heads=heads,
+        has_heads=(True,) * layers,
+        depth=0,
+        measured={} if reason else measured,
+    )
 
-    word: str
-    net: np.ndarray
-    gap: np.ndarray
-    separation: np.ndarray
-    squared_gap: np.ndarray
-    kind: str = ""
-    in_full: bool = False
-    columns: dict = field(default_factory=dict)
-    sentences: int = 4
-    n_pairs: int = 4
-    left_out: tuple = ()
-    not_used: dict = field(default_factory=dict)
-    measured: dict = field(default_factory=dict)
-    reason: str = ""
-    noun: str | None = None
-    untrained_gap: np.ndarray | None = None
-    noun_gap: np.ndarray | None = None
-    noun_net: np.ndarray | None = None
-    noun_squared_gap: np.ndarray | None = None
-    attention: np.ndarray | None = None  # from the word to its cue; None without a known cue
 
-    @property
-    def attention_cue(self):
-        """NaN for every head without a known cue."""
-        unknown = np.full(self.net.shape[:2], np.nan)
-        return unknown if self.attention is None else self.attention
+def _noun(noun, net, gap, word_squared_gap, squared_gap):
+    """The noun in the word's place, as measured in one pair of sentences."""
+    # Along the noun's axis, along the word's, and the length.
+    measures = np.stack([net, net, np.abs(net)], axis=-1)
+    layers, heads = np.indices(net.shape[:2])
+    return xr.Dataset(
+        {
+            "pair_of": ("swap", [0]),
+            "part_layer": ("part", layers.ravel()),
+            "part_head": ("part", heads.ravel()),
+            "moved_by_depth": (
+                ("part", "depth", "measure"),
+                measures.reshape(-1, *measures.shape[2:]),
+            ),
+            "pair_gap": (("swap", "depth"), gap[None]),
+            "squared_gap": (("noun", "depth"), squared_gap[None]),
+            "word_squared_gap": (("noun", "depth"), word_squared_gap[None]),
+        },
+        coords={"noun": [noun]},
+    )
 
-    @property
-    def layers(self):
-        return len(self.net)
 
-    @property
-    def heads(self):
-        return self.net.shape[1]
+def net_of(word):
+    """The net effect of each head of a word, which may be changed. `layer head depth`"""
+    return word.measured["heads"]["0"].moved_by_depth.values[..., 0]
 
-    @property
-    def pairs(self):
-        """The pair of senses; none for a word that was not measured."""
-        if self.reason:
-            return ()
-        pair = SimpleNamespace(
-            senses=("a", "b"),
-            split=SimpleNamespace(rows=range(self.sentences)),
-            pairs=range(self.n_pairs),
-            raw_gap=np.tile(self.gap, (self.n_pairs, 1)),
-            by_depth=self.separation,
-            squared_gap=self.squared_gap,
-            raw_effect=np.stack([self.net, np.abs(self.net)], axis=-1),
-            untrained_gap=self.untrained_gap,
-            attention={"cue": self.attention_cue},
-        )
-        return (pair,)
 
-    def of_pairs(self, experiment):
-        """The noun in the word's place, as measured in one pair of sentences."""
-        assert experiment == "nouns"
-        if self.reason:
-            return ()
-        if self.noun is None:
-            return (None,)
-        # Along the noun's axis, along the word's, and the length.
-        measures = np.stack([self.noun_net, self.noun_net, np.abs(self.noun_net)], axis=-1)
-        of_noun = SimpleNamespace(
-            nouns=(self.noun,),
-            pair_of=np.array([0]),
-            heads=tuple(np.ndindex(self.net.shape[:2])),
-            by_depth=measures.reshape(-1, *measures.shape[2:]),
-            pair_gap=self.noun_gap[None],
-            squared_gap=self.noun_squared_gap[None],
-            word_squared_gap=self.squared_gap[None],
-        )
-        return (of_noun,)
+def gap_of(word):
+    """The gap of a word. `depth`"""
+    return word.measured["senses"]["0"].raw_gaps.values[0]
 
 
 def there(depths):
@@ -124,13 +139,13 @@ def made_word(number, effects, *, gap=1.0, nouns=None, noun_gap=0.5, rng=None, n
         + 0.001 * rng.normal(size=len(at)),
         "squared_gap": gap**2 * at,
     }
-    return MadeWord(**fields | beside | more)
+    return record_of(**fields | beside | more)
 
 
 def unmeasured(number, reason="all cues come after the word"):
     """A word that could not be measured."""
     missing = np.full(DEPTHS, np.nan)
-    return MadeWord(
+    return record_of(
         word=f"word{number:03}",
         net=np.zeros((LAYERS, HEADS, DEPTHS)),
         gap=missing,

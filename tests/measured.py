@@ -6,17 +6,19 @@ from dataclasses import fields, is_dataclass, replace
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import xarray as xr
 
 from probe.experiments.material import Material
 from probe.experiments.measure import measure
 from probe.experiments.observe import split_senses
 from probe.experiments.options import Options
-from probe.inference.within import WordEvidence, word_evidence
+from probe.experiments.record import WordRecord
 from probe.model.model import Model
+from probe.results.frames import of_experiments
 from probe.studies.study import STUDY_DEFAULTS
 
-HEADS = ("heads",)  # which every verdict needs
+HEADS = ("senses", "heads")  # which every verdict needs
 
 
 def options_of(
@@ -34,7 +36,7 @@ def options_of(
         pairs=pairs,
         permutations=permutations,
         nouns=None if nouns is None else tuple(nouns),
-        experiments=frozenset(experiments),
+        experiments=frozenset((*HEADS, *experiments)),
     )
 
 
@@ -48,14 +50,18 @@ def studied(
     nouns: Sequence[str] | None = None,
     experiments: Collection[str] = HEADS,
     random_model: Model | None = None,
-) -> WordEvidence:
-    """The conclusions for a word: its record and the tests over its cue words."""
+) -> WordRecord:
+    """The record of a word."""
     options = options_of(
         seed=seed, pairs=pairs, permutations=permutations, nouns=nouns, experiments=experiments
     )
     splits = split_senses(material, seed=seed, causal=model.config.causal)
-    record = measure(model, material, splits, options, random_model=random_model)
-    return word_evidence(record, seed=seed)
+    return measure(model, material, splits, options, random_model=random_model)
+
+
+def table_of(record: WordRecord, name: str) -> pd.DataFrame:
+    """A table of a word."""
+    return of_experiments([record])[name]
 
 
 def assert_same(record: Any, expected: Any) -> None:

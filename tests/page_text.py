@@ -5,17 +5,17 @@ import json
 import re
 from collections.abc import Callable
 from pathlib import Path
+from unittest.mock import patch
 
 import altair as alt
+from example_study import make_study
 from jinja2 import nodes
 
-from probe.pages import answer, checks
-from probe.pages.html import environment
-from probe.results.findings import (
-    WordFindings,
-    rows_of,
-    word_findings,
-)
+from probe.claims import rows_by_word, worst_first
+from probe.pages import report, sections
+from probe.pages.folder import made_by
+from probe.pages.html import environment, facts_of
+from probe.pages.verdicts import with_reasons
 from probe.results.frames import without_rows
 
 ENVIRONMENT = environment("report")
@@ -52,42 +52,60 @@ def macro(template: str, name: str) -> Callable[..., str]:
     )
 
 
-FINDINGS: dict[tuple[int, str], tuple[object, WordFindings]] = {}
-
-
-def findings_of(frames, word):
-    """The findings for one word of a study's frames. They are built once, and the frames are kept
-    alive, so that no other frames get the same id."""
-    key = id(frames), word
-    if key not in FINDINGS:
-        FINDINGS[key] = frames, _build_findings(frames, word)
-    return FINDINGS[key][1]
-
-
-def _build_findings(frames, word):
-    size = tuple(int(frames["heads"][name].max()) + 1 for name in ("layer", "head"))
-    return word_findings(word, rows_of(without_rows() | dict(frames), word), model_size=size)
+def by_word(frames):
+    """The rows of each word, by word and table, as the templates read them."""
+    return rows_by_word(without_rows() | dict(frames))
 
 
 def facts(frames, word):
     """The facts of a word, by label."""
-    return dict(answer.facts(findings_of(frames, word)))
+    macros = ENVIRONMENT.get_template("facts.txt.j2").module.FACTS
+    values = facts_of(by_word(frames)[word], macros)
+    return {label: html.unescape(value) for label, value in values.items()}
+
+
+def further_facts(frames, word):
+    """The facts of a word that only the table of all facts has, by label."""
+    module = ENVIRONMENT.get_template("facts.txt.j2").module
+    nothing = {True: {}, False: {}}
+    values = facts_of(by_word(frames)[word], nothing, module.FURTHER)
+    return {label: html.unescape(value) for label, value in values.items()}
 
 
 def headline(frames, names):
-    return answer.headline([findings_of(frames, name) for name in names])
+    render = macro("facts.txt.j2", "headline")
+    with_word = (name for name, frame in frames.items() if "word" in frame)
+    rows = {name: frames[name][frames[name]["word"].isin(names)] for name in with_word}
+    return render(frames | rows)
 
 
 def cautions(frames, model_name, origin, quantised=""):
-    render = macro("cautions.html.j2", "cautions")
-    by_word = {word: findings_of(frames, word) for word in frames["words"]["word"].unique()}
-    return render(by_word, model_name, origin, quantised)
+    return macro("cautions.html.j2", "cautions")(by_word(frames), model_name, origin, quantised)
 
 
 def agreement(certificate):
     template = ENVIRONMENT.get_template("agreement.html.j2")
-    certificate_view = checks.certificate(certificate)
-    return one_line(template.render(certificate=certificate_view))
+    return one_line(template.render(certificate=worst_first(certificate)))
+
+
+def section(frames, name):
+    """The HTML of a section of the page of these frames."""
+    if "because" not in frames["verdicts"]:
+        reasons = with_reasons(frames["verdicts"], frames["heads"], frames["words"])
+        frames = frames | {"verdicts": reasons}
+    [shown] = [each for each in sections.every_section() if each.id == name]
+    with patch.object(sections, "every_section", lambda: [shown]):
+        page = report.render(frames, made_by(make_study(), ""))
+    return page.partition(f'<section id="{name}">')[2].partition("</section>")[0]
+
+
+def rows_of_table(text):
+    """The cells of each row of the body of a table, as text."""
+    rows = re.findall(r"<tr[^>]*>(.*?)</tr>", text.partition("<tbody>")[2], re.DOTALL)
+    return [
+        [one_line(cell) for cell in re.findall(r"<t[hd][^>]*>(.*?)</t[hd]>", row, re.DOTALL)]
+        for row in rows
+    ]
 
 
 def phrases(template: str) -> set[str]:

@@ -27,7 +27,7 @@ from torch import Tensor
 from probe.errors import InputError
 from probe.experiments import heads
 from probe.experiments.measure import start
-from probe.experiments.run import Run, SwappedPair
+from probe.experiments.run import SwappedPair, WordRun
 from probe.model import hooks
 from probe.model.attention import repeat_kv
 from probe.model.model import Model
@@ -66,22 +66,25 @@ def shortcuts(
         raise InputError(
             f"Cannot compare shortcuts for {word}: {chosen.why_unmeasured}. Give other sentences."
         )
-    options = replace(SURVEY, pairs=pairs_of_each(pairs, chosen.splits))
+    # A single permutation: the AUROC is wanted, and no test of it.
+    options = replace(SURVEY, pairs=pairs_of_each(pairs, chosen.splits), permutations=1)
     run = start(model, chosen.material, chosen.splits, options)
-    separated = heads.measure(run)
-    frames = [_frame(run, each, separated[each.number].auroc) for each in run.swapped_pairs]
-    return pd.concat(frames, ignore_index=True)
+    run.earlier["heads"] = heads.measure(run)
+    return pd.concat([_frame(run, each) for each in run.swapped_pairs], ignore_index=True)
 
 
-def _frame(run: Run, each: SwappedPair, auroc: Array) -> pd.DataFrame:
+def _frame(run: WordRun, each: SwappedPair) -> pd.DataFrame:
     """The rows of two senses."""
     effects = each.effects
-    gap = effects.word.pair_gap.mean(0)[:, None]  # layer 1
-    swap = (effects.word.denoise + effects.word.noise) / 2 / gap  # pair layer head
+    gap = effects["gap"].mean(0)[:, None]  # layer 1
+    swap = (effects["denoise"] + effects["noise"]) / 2 / gap  # pair layer head
     # Writes are read at other depths than swaps, so they are divided by other gaps.
-    direct = effects.direct / effects.direct_gap.mean(0)[:, None]
+    data = each.data
+    direct = data.direct_by_pair.values / data.direct_gap_by_pair.values.mean(0)[:, None]
     arrays = (
-        {"gap": gap, "swap": swap} | _from_attention(run, each) | {"auroc": auroc, "direct": direct}
+        {"gap": gap, "swap": swap}
+        | _from_attention(run, each)
+        | {"auroc": data.auroc.values, "direct": direct}
     )
     for name, steps in STEPS.items():
         arrays[name] = _by_gradients(run, each, steps) / gap
@@ -100,7 +103,7 @@ def _frame(run: Run, each: SwappedPair, auroc: Array) -> pd.DataFrame:
     )
 
 
-def _by_gradients(run: Run, each: SwappedPair, steps: int) -> Array:
+def _by_gradients(run: WordRun, each: SwappedPair, steps: int) -> Array:
     """Estimates of the numerators of the swaps, the mean of both directions.
 
     `-> pair layer head`
@@ -111,14 +114,14 @@ def _by_gradients(run: Run, each: SwappedPair, steps: int) -> Array:
     donor_z = observation.states.z[donors]
     directions = each.prepared.sense.axes.directions(recipients)[:, 1:].to(donor_z)
     texts = [observation.texts[row] for row in recipients]
-    stages = each.prepared.reading.at
+    stages = each.prepared.readout.at
     estimates = attribute_heads(run.weights, texts, donor_z, directions, stages, steps=steps)
     into_b, into_a = estimates.double().chunk(2)
     # b moves up the axis toward a, and a moves down toward b.
     return ((into_b - into_a) / 2).numpy()
 
 
-def _from_attention(run: Run, each: SwappedPair) -> dict[str, Array]:
+def _from_attention(run: WordRun, each: SwappedPair) -> dict[str, Array]:
     """The scores from attention to the cue, mean over both members of a pair; NaN if the cue of a
     member is not marked.
 
@@ -130,7 +133,7 @@ def _from_attention(run: Run, each: SwappedPair) -> dict[str, Array]:
     return dict(zip(FROM_ATTENTION, np.moveaxis((a + b) / 2, 1, 0), strict=True))
 
 
-def _of_sentence(run: Run, row: int) -> Array:
+def _of_sentence(run: WordRun, row: int) -> Array:
     """The scores of FROM_ATTENTION in one sentence; NaN if its cue is not marked.
 
     `-> method layer head`

@@ -32,10 +32,10 @@ from probe.charts.palette import (
     reference_line,
     tips,
 )
-from probe.inference.verdicts import ORDER
-from probe.results.leading import UNMARKED, mlps_more, with_verdict
+from probe.claims import UNMARKED, mlps_more, with_verdict
 from probe.stats.limits import LEVEL, SMALLEST
 from probe.stats.numbers import NARROW, decimal, percent
+from probe.verdicts import ORDER
 
 STAR = (
     "M0.00,-1.00L0.25,-0.34L0.95,-0.31L0.40,0.13L0.59,0.81"

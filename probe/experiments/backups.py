@@ -6,67 +6,67 @@ move the word further than the sum of their separate effects.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from torch import Tensor
 
 from probe.experiments import design
-from probe.experiments.columns import Table
+from probe.experiments.columns import Column, Table, dataset
 from probe.experiments.design import Pairs
-from probe.experiments.run import Run, SwappedPair
-from probe.experiments.swaps import PairEffects, moved_toward_donor
+from probe.experiments.run import SwappedPair, WordRun
+from probe.experiments.swaps import moved_toward_donor
 from probe.model.weights import Weights
 from probe.patching.inputs import Rows
 from probe.patching.sets import HeadIndex, mask_of
 from probe.stats import resampling
 from probe.stats.axes import HeldOutAxes
-from probe.stats.limits import LARGE
+from probe.stats.limits import LARGE, LEVEL, SMALLEST
 from probe.stats.resampling import Array
+
+if TYPE_CHECKING:
+    import xarray as xr
 
 ORDER = 70
 NEEDS = ()
 ANSWERS = False
 SECONDS = 7.0
-TABLES: dict[str, Table] = {}
+STANDS_IN = ("stands_in", "p_stands_in", "stands_in_layer", "stands_in_head")
 JOINT_PAIRS = 8  # pairs of sentences in which two heads are swapped together
 JOINT_HEADS = 2  # heads with a lost effect, for which backups are searched
 
 
-@dataclass(frozen=True, eq=False)
-class Backup:
-    """Later heads, each swapped together with the head `first`.
-
-    first: the earlier head, whose effect is lost again
-    later: the later heads
-    joint_excess: the effect of both together minus the sum of their separate effects, as a fraction
-        of the gap. `pair later`
-    units: the pair of cue words of each pair
-    """
-
-    first: HeadIndex
-    later: tuple[HeadIndex, ...]
-    joint_excess: Array
-    units: tuple[int, ...]
-
-
-RECORDS = (Backup,)
+# A backup is a column of the tables of heads, so this experiment has no table.
+TABLES: dict[str, Table] = {}
+MORE = {
+    "joint_excess": Column(
+        "effect of swapping a later head together with the earlier one, minus their separate "
+        "effects, in each pair of sentences; missing for heads that are not later",
+        "fraction of the sense gap",
+    ),
+    "earlier_layer": Column("layer of the earlier head, whose effect is lost again"),
+    "earlier_head": Column("number of the earlier head in its layer"),
+    "stands_in": Column("mean of joint_excess for a backup head", "fraction of the sense gap"),
+    "p_stands_in": Column("max-T p of stands_in, over the heads after the earlier one", "0 to 1"),
+    "stands_in_layer": Column("layer of the head that it backs up"),
+    "stands_in_head": Column("number of the head that it backs up"),
+}
 
 
-def measure(run: Run) -> tuple[tuple[Backup, ...] | None, ...]:
+def measure(run: WordRun) -> "dict[str, xr.Dataset]":
     """The backups of each pair of senses: the JOINT_HEADS heads with the largest lost effect, each
-    with every later head.
+    with every later head. `earlier sentence_pair layer head`
     """
     return run.for_swapped(lambda each: _backups(run, each))
 
 
-def _backups(run: Run, each: SwappedPair) -> tuple[Backup, ...]:
+def _backups(run: WordRun, each: SwappedPair) -> "xr.Dataset":
     """The backups of two senses."""
     later_heads = {
-        first: later for first in _lost_heads(each) if (later := _heads_after(first, each.effects))
+        first: later
+        for first in _lost_heads(each)
+        if (later := _heads_after(first, run.weights.has_heads.tolist(), each.net.shape[-1]))
     }
-    if not later_heads:
-        return ()
     rng = np.random.default_rng(run.options.seed)
     few_pairs = each.pairs.take(design.spread(each.pairs.units, JOINT_PAIRS, rng))
     # Every effect is measured on the same pairs and without same-sense donors. If any donor
@@ -76,22 +76,70 @@ def _backups(run: Run, each: SwappedPair) -> tuple[Backup, ...]:
     for first, later in later_heads.items():
         swapped |= dict.fromkeys([(first,), *((head,) for head in later)])
         swapped |= dict.fromkeys((first, head) for head in later)
-    shifts = shifts_of_sets(
-        run.weights,
-        run.observation.texts,
-        run.observation.states.z,
-        each.prepared.sense.axes,
-        few_pairs,
-        [*swapped],
+    excess = np.full((len(later_heads), len(few_pairs), *each.net.shape[1:]), np.nan)
+    if later_heads:
+        shifts = shifts_of_sets(
+            run.weights,
+            run.observation.texts,
+            run.observation.states.z,
+            each.prepared.sense.axes,
+            few_pairs,
+            [*swapped],
+        )
+        last_depth = run.observation.states.z.shape[1]
+        of_gap = shifts / each.prepared.gap[:, last_depth].mean()
+        effect = dict(zip(swapped, of_gap.T, strict=True))  # `pair` each
+        for number, (first, later) in enumerate(later_heads.items()):
+            for head in later:
+                separate = effect[first, head] - effect[(first,)] - effect[(head,)]
+                excess[number, :, *head] = separate
+    variables: dict[str, tuple[str, Any]] = {
+        "joint_excess": ("earlier sentence_pair layer head", excess),
+        "earlier_layer": ("earlier", np.array([layer for layer, _ in later_heads], dtype=int)),
+        "earlier_head": ("earlier", np.array([head for _, head in later_heads], dtype=int)),
+        "unit": ("sentence_pair", few_pairs.units),
+    }
+    columns = stand_ins(
+        excess,
+        [*later_heads],
+        few_pairs.units,
+        permutations=run.options.permutations,
+        seed=run.options.seed,
     )
-    last_depth = run.observation.states.z.shape[1]
-    of_gap = shifts / each.prepared.gap[:, last_depth].mean()
-    effect = dict(zip(swapped, of_gap.T, strict=True))  # `pair` each
-    backups = []
-    for first, later in later_heads.items():
-        excess = [effect[first, head] - effect[(first,)] - effect[(head,)] for head in later]
-        backups.append(Backup(first, later, np.stack(excess, axis=1), few_pairs.units))
-    return tuple(backups)
+    variables |= {name: ("layer head", values) for name, values in columns.items()}
+    return dataset(TABLES, variables, more=MORE)
+
+
+def stand_ins(
+    excess: Array,
+    earlier: Sequence[HeadIndex],
+    units: Sequence[int],
+    *,
+    permutations: int,
+    seed: int,
+) -> dict[str, Array]:
+    """The heads that significantly take over for an earlier head: the extra effect, its p, and the
+    earlier head; NaN for other heads. `layer head` each
+
+    excess: `earlier sentence_pair layer head`
+    earlier: the earlier heads
+
+    The test is corrected for all later heads. Signs are not flipped: without a backup the mean
+    excess is 0, but an excess need not be as likely as its negative. Of two earlier heads, the one
+    with the larger excess is named.
+    """
+    columns = {name: np.full(excess.shape[2:], np.nan) for name in STANDS_IN}
+    for of_first, first in zip(excess, earlier, strict=True):
+        later = ~np.isnan(of_first).any(0)
+        tested = of_first[:, later]
+        test = resampling.bootstrap_t(tested, [units], seed=seed, draws=permutations)
+        heads = np.argwhere(later).tolist()
+        for head, mean, p in zip(heads, tested.mean(0), test.p, strict=True):
+            smaller = not mean < columns["stands_in"][*head]  # True for NaN
+            if p < LEVEL and mean >= SMALLEST and smaller:
+                for name, value in zip(STANDS_IN, (mean, p, *first), strict=True):
+                    columns[name][*head] = value
+    return columns
 
 
 def _lost_heads(each: SwappedPair) -> list[HeadIndex]:
@@ -101,24 +149,28 @@ def _lost_heads(each: SwappedPair) -> list[HeadIndex]:
     lost = (largest effect at a depth from the head's write on, or the write itself) - effect at the
     last depth
     """
-    swaps = each.effects
-    last = swaps.profile[..., -1]
-    from_direct = swaps.profile[..., min(each.prepared.reading.direct) :]
-    lost = np.maximum(swaps.direct_effect, from_direct.max(-1)) - last  # `layer head`
+    profile = each.data.net_by_depth.values
+    direct = each.data.direct_by_pair.values.sum(0)
+    direct_effect = direct / each.data.direct_gap_by_pair.values.sum(0)[:, None]
+    last = profile[..., -1]
+    from_direct = profile[..., min(each.prepared.readout.direct) :]
+    lost = np.maximum(direct_effect, from_direct.max(-1)) - last  # `layer head`
     order = resampling.order(lost.ravel())[:JOINT_HEADS]
     largest = [divmod(int(index), lost.shape[1]) for index in order]
     return [head for head in largest if lost[head] >= max(LARGE, abs(last[head]))]
 
 
-def _heads_after(first: HeadIndex, swaps: PairEffects) -> tuple[HeadIndex, ...]:
-    """The heads in the layers after a head."""
-    layers, heads = swaps.direct_effect.shape
-    return tuple(
+def _heads_after(first: HeadIndex, has_heads: Sequence[bool], heads: int) -> list[HeadIndex]:
+    """The heads in the layers after a head.
+
+    heads: the number of heads in a layer
+    """
+    return [
         (layer, head)
-        for layer in range(first[0] + 1, layers)
-        if swaps.has_heads[layer]
+        for layer in range(first[0] + 1, len(has_heads))
+        if has_heads[layer]
         for head in range(heads)
-    )
+    ]
 
 
 def shifts_of_sets(

@@ -4,11 +4,13 @@ The heads outside a set take the donor's z, as in `probe.experiments.sets`.
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
+from typing import TYPE_CHECKING
 
 import numpy as np
 
+from probe.experiments.columns import Column, dataset
 from probe.experiments.design import Pairs
 from probe.experiments.observe import Observation
 from probe.experiments.swaps import moved_toward_donor, run_swaps
@@ -17,34 +19,29 @@ from probe.patching.heads import swap_heads
 from probe.patching.sets import HeadIndex, mask_of, random_sets
 from probe.stats import resampling
 from probe.stats.axes import HeldOutAxes
-from probe.stats.resampling import Array
+
+if TYPE_CHECKING:
+    import xarray as xr
 
 CARRIED_SIZES = (1, 2, 4, 8)  # numbers of other words' top heads that are tried on a held-out word
 CARRIED_RANDOM = 20  # random sets of each of these sizes, with the same number of heads per layer
 
 
-@dataclass(frozen=True, eq=False)
-class CarriedSets:
-    """How much of a word's sense is carried by sets of heads that were chosen on other words.
-
-    The numbers are M(S) - M(none), with the heads outside S taking the donor's z, as the mean over
-    pairs and both directions, in units of the residual stream at the read-out layer.
-
-    word: the word, on which `left_out` was not chosen
-    sizes: the numbers of top heads
-    whole: of all heads; the faithfulness of a set is its number divided by this
-    left_out: `size`, of the top heads of the other words' order
-    word_order: `size`, of the top heads of the word's order, which is taken from other pairs than
-        it is measured on
-    random: `size draw`, of random sets with the same number of heads in every layer as `left_out`
-    """
-
-    word: str
-    sizes: tuple[int, ...]
-    whole: float
-    left_out: Array
-    word_order: Array
-    random: Array
+DIFFERENCE = "M(S) - M(none), with the heads outside S taking the donor's z"
+MORE = {
+    "word": Column("the word, on which `others` was not chosen"),
+    "whole": Column(f"{DIFFERENCE}, of all heads", "residual stream"),
+    "others": Column("the same for the top heads of the other words' order", "residual stream"),
+    "own": Column(
+        "for the top heads of the word's order, which is taken from other pairs than it is "
+        "measured on",
+        "residual stream",
+    ),
+    "random": Column(
+        "for random sets with the same number of heads in every layer as `others`",
+        "residual stream",
+    ),
+}
 
 
 def carry_over(
@@ -55,9 +52,12 @@ def carry_over(
     *,
     depth: int,
     seed: int,
-) -> CarriedSets:
+) -> "xr.Dataset":
     """How much of a word's sense the top heads of the other words' order carry, compared with the
-    top heads of the word's order and with random sets of the same layers.
+    top heads of the word's order and with random sets of the same layers. `size random_set`
+
+    The numbers are means over pairs and both directions, in units of the residual stream at the
+    read-out layer. The faithfulness of a set is its number divided by `whole`.
 
     pairs: the pairs that are swapped, for each two senses of the observation
     order: the other words' order of the heads in the layers before `depth`
@@ -84,13 +84,17 @@ def carry_over(
     # M(S) - M(none) is the loss with all heads changed minus the loss with those outside S changed
     effects = lost[0] - lost[1:]
     left_out, of_own_heads, random = np.split(effects, [len(sizes), 2 * len(sizes)])
-    return CarriedSets(
-        word=observation.material.word,
-        sizes=sizes,
-        whole=float(lost[0]),
-        left_out=left_out,
-        word_order=of_own_heads,
-        random=random.reshape(len(sizes), CARRIED_RANDOM),
+    return dataset(
+        {},
+        {
+            "word": ("", observation.material.word),
+            "whole": ("", float(lost[0])),
+            "others": ("size", left_out),
+            "own": ("size", of_own_heads),
+            "random": ("size random_set", random.reshape(len(sizes), CARRIED_RANDOM)),
+        },
+        coordinates={"size": ("size", np.array(sizes, dtype=int))},
+        more=MORE,
     )
 
 

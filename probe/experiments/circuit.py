@@ -41,14 +41,22 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from probe.experiments import design
-from probe.experiments.columns import KEYS, Column, Table, as_elsewhere, dataset, listed
-from probe.experiments.nouns import NounInPlace, NounRecord, noun_runs
+from probe.experiments.beside_nouns import PartComparison, compare_with_nouns, joined_parts
+from probe.experiments.columns import (
+    KEYS,
+    Column,
+    Table,
+    as_elsewhere,
+    dataset,
+    key_of,
+    listed,
+)
+from probe.experiments.design import pairs_of
+from probe.experiments.nouns import NounInPlace, noun_runs
 from probe.experiments.observe import Observation, clearest
 from probe.experiments.prepare import Prepared
-from probe.experiments.record import SensePair, WordRecord
-from probe.experiments.run import LEADERS, Run
-from probe.inference.nouns import PartComparison, compare_with_nouns, joined_parts
-from probe.inference.verdicts import PARTS, comparisons
+from probe.experiments.record import WordRecord
+from probe.experiments.run import LEADERS, WordRun
 from probe.model.records import as_array
 from probe.model.variants import TargetText
 from probe.model.weights import Weights
@@ -66,6 +74,7 @@ from probe.patching.sets import HeadIndex
 from probe.stats import resampling
 from probe.stats.resampling import Array
 from probe.text.splits import ALIGNED
+from probe.verdicts import PARTS, comparisons
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -154,14 +163,16 @@ def by_position(record: WordRecord, data: "xr.Dataset") -> pd.DataFrame:
         same_sense=sums["same_sense"] / sums["same_gap"],
         effect=(denoise + noise) / 2,
     )
-    return shares.reset_index().assign(**_key(record, data))
+    return shares.reset_index().assign(**key_of(record, data))
 
 
 def by_edge(record: WordRecord, data: "xr.Dataset") -> pd.DataFrame:
     """A row for each edge, the largest total first, with tests and intervals over cue words."""
-    key = _key(record, data)
-    number = [pair.senses for pair in record.pairs].index((key["sense_a"], key["sense_b"]))
-    permutations = record.of_pairs("heads")[number].permutations
+    key = key_of(record, data)
+    number = [key_of(record, each) for each in record.senses].index(key)
+    heads = record.of_pairs("heads")[number]
+    assert heads is not None  # edges are measured where heads were swapped
+    permutations = heads.permutations.item()
     gap = data.gap.values
     moves = np.nan_to_num(data.total.values)  # edge sentence_pair
     total = moves.sum(1) / gap.sum()
@@ -186,20 +197,15 @@ def by_edge(record: WordRecord, data: "xr.Dataset") -> pd.DataFrame:
         comparison="",
     )
     nouns = record.of_pairs("nouns")[number]
-    compared = nouns and _beside_nouns(
-        data, record.pairs[number], nouns, record.depth, permutations
-    )
+    compared = None
+    if nouns is not None:
+        compared = _beside_nouns(data, record.senses[number], nouns, record.depth, permutations)
     if compared:
         parts = pd.DataFrame(dict(joined_parts([compared]))).assign(net=compared.net)
         first = frame.index[: len(parts)]
         frame.loc[first, [*PARTS]] = parts[[*PARTS]].to_numpy()
         frame.loc[first, "comparison"] = comparisons(parts)
     return frame
-
-
-def _key(record: WordRecord, data: "xr.Dataset") -> dict[str, Any]:
-    """The values of KEYS: the word and its two senses."""
-    return {"word": record.word, **{name: data[name].item() for name in KEYS[1:]}}
 
 
 def _tests(data: "xr.Dataset", moves: Array, permutations: int) -> dict[str, Array]:
@@ -229,21 +235,24 @@ def _tests(data: "xr.Dataset", moves: Array, permutations: int) -> dict[str, Arr
 
 
 def _beside_nouns(
-    data: "xr.Dataset", pair: SensePair, nouns: NounRecord, depth: int, permutations: int
+    data: "xr.Dataset", senses: "xr.Dataset", nouns: "xr.Dataset", depth: int, permutations: int
 ) -> PartComparison | None:
     """How far the first edges move the word, and nouns in its place, along their own axes."""
+    names = nouns.noun.values.tolist()
     numbers = data.noun_pair.values
-    gap = pair.gap[numbers, depth].mean() if len(numbers) else 1.0
-    of_word = data.of_word.values / gap * pair.raw_gap[:, depth].mean()
+    raw_gap = senses.raw_gaps.values
+    gap = senses.gaps.values[numbers, depth].mean() if len(numbers) else 1.0
+    of_word = data.of_word.values / gap * raw_gap[:, depth].mean()
     of_noun = data.of_noun.values
     return compare_with_nouns(
-        pair,
+        pairs_of(senses),
+        raw_gap,
         nouns,
         word=of_word[..., None],
         noun=of_noun[..., None],
         at=np.full(of_noun.shape[1], depth),
         pair_of=numbers,
-        noun_of=np.array([nouns.nouns.index(noun) for noun in data.noun.values], dtype=np.intp),
+        noun_of=np.array([names.index(noun) for noun in data.noun.values], dtype=np.intp),
         permutations=permutations,
     )
 
@@ -364,16 +373,13 @@ MORE = {
 }
 
 
-def measure(run: Run) -> "dict[str, xr.Dataset] | None":
+def measure(run: WordRun) -> "dict[str, xr.Dataset] | None":
     """The circuit of the two senses whose gap is clearest, as in `measure_circuit`; None if no
     heads were swapped.
     """
     if not run.swapped_pairs:
         return None
-    gates = [run.pairs[each.number].gates for each in run.swapped_pairs]
-    first = run.swapped_pairs[
-        clearest([each.gap for each in gates], [each.largest_t for each in gates])
-    ]
+    first = run.swapped_pairs[clearest([each.prepared.gates for each in run.swapped_pairs])]
     return measure_circuit(
         run.weights,
         run.observation,

@@ -12,16 +12,15 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 import pandas as pd
 
-from probe.experiments.record import SensePair, WordRecord
+from probe.experiments.record import WordRecord
 from probe.stats.resampling import Array
-from probe.tidy import by_head, stacked, with_key
+from probe.tidy import with_key
 
 if TYPE_CHECKING:
     import xarray as xr
 
 # The columns that identify the pair of senses of a row.
 KEYS = ("word", "sense_a", "sense_b")
-Columns = Mapping[str, Any]  # values by name
 Variables = Mapping[str, tuple[str, Any]]  # by name: dims, separated by spaces, and values
 
 
@@ -151,9 +150,11 @@ def padded(parts: Sequence[Array], missing: float = np.nan) -> Array:
     return filled
 
 
-def each_pair(record: WordRecord, data: "xr.Dataset") -> "Iterator[tuple[SensePair, xr.Dataset]]":
-    """The pairs of senses with a result, each with its part of the dataset."""
-    by_senses = {pair.senses: pair for pair in record.pairs}
+def each_pair(record: WordRecord, data: "xr.Dataset") -> "Iterator[tuple[xr.Dataset, xr.Dataset]]":
+    """The pairs of senses with a result: the dataset of the experiment "senses", and this one's
+    part.
+    """
+    by_senses = {(each.sense_a.item(), each.sense_b.item()): each for each in record.senses}
     for number in range(data.sizes["pair"]):
         of_pair = data.isel(pair=number)
         yield by_senses[of_pair.sense_a.item(), of_pair.sense_b.item()], of_pair
@@ -174,29 +175,11 @@ def rows(record: WordRecord, data: "xr.Dataset") -> pd.DataFrame:
     frame = data.to_dataframe(dim_order=list(data.sizes)).reset_index()
     for name, column in frame.items():
         if column.dtype.kind not in "biuf":
-            frame[name] = column.replace("", None)  # as `listed` stores missing text
+            # As `listed` stores missing text.
+            frame[name] = column.astype(object).where(column != "", None)
     return frame if "word" in frame else with_key(frame, {"word": record.word})
 
 
-# --- experiments whose result is a record ------------------------------------------------------
-
-
-def from_parts(
-    parts: Callable[[WordRecord], Iterator[Columns]],
-) -> Callable[[WordRecord, Any], pd.DataFrame]:
-    """The rows of a table that is given in parts: the values of each column, or a single value for
-    all rows of the part; an array `layer head` has a row for each head.
-    """
-    return lambda record, result: stacked([_part(columns) for columns in parts(record)], [])
-
-
-def _part(columns: Columns) -> pd.DataFrame:
-    """Some rows of a table. An array `layer head` becomes a row for each head."""
-    arrays = {name: values for name, values in columns.items() if np.ndim(values) == 2}
-    keys = {name: value for name, value in columns.items() if name not in arrays}
-    return with_key(by_head(arrays), keys) if arrays else pd.DataFrame(keys)
-
-
-def key_of(record: WordRecord, pair: SensePair) -> dict[str, object]:
-    """The values of KEYS: the word and its two senses."""
-    return dict(zip(KEYS, (record.word, *pair.senses), strict=True))
+def key_of(record: WordRecord, senses: "xr.Dataset") -> dict[str, Any]:
+    """The values of KEYS: the word and the two senses of a dataset."""
+    return {"word": record.word, **{name: senses[name].item() for name in KEYS[1:]}}

@@ -19,7 +19,7 @@ import numpy as np
 from torch import Tensor
 
 from probe.experiments.columns import KEYS, Column, Table, as_elsewhere, dataset, rows
-from probe.experiments.run import Run
+from probe.experiments.run import WordRun
 from probe.model import decomposition
 from probe.model.load import read_weights
 from probe.model.weights import Weights
@@ -57,14 +57,15 @@ TABLES = {
 }
 
 
-def measure(run: Run) -> "xr.Dataset | None":
+def measure(run: WordRun) -> "xr.Dataset | None":
     """The controls of the pair of senses with the surest gap. `pair condition layer head`
 
     None without an untrained model.
     """
     if run.random_model is None or run.untrained is None:
         return None
-    separation = run.earlier["heads"][run.clearest]
+    separation = run.of_pairs("heads")[run.clearest]
+    assert separation is not None  # every pair of senses has one
     pair = run.prepared[run.clearest].sense
     sentences = list(pair.split.rows)
 
@@ -73,8 +74,8 @@ def measure(run: Run) -> "xr.Dataset | None":
         return held_out_auroc(writes, pair.split)
 
     # Labelling 0 is the true one. `permutation layer head`
-    null = separation.null[1:]
-    by_condition = {MEASURED: separation.auroc, PERMUTED: null.mean(0)}
+    null = separation.null.values[1:]
+    by_condition = {MEASURED: separation.auroc.values, PERMUTED: null.mean(0)}
     material = run.observation.material
     # The control compares the same sentences, so every one needs a later token.
     later_z = run.observation.states.later_z
@@ -94,7 +95,7 @@ def measure(run: Run) -> "xr.Dataset | None":
             "auroc": ("pair condition layer head", [list(by_condition.values())]),
             "low": ("pair condition layer head", [low]),
             "high": ("pair condition layer head", [high]),
-            "untrained_p": ("pair", [run.pairs[run.clearest].gates.untrained]),
+            "untrained_p": ("pair", [run.prepared[run.clearest].gates["untrained_p"]]),
         },
         senses=[pair.senses],
         coordinates={"condition": ("condition", [*by_condition])},

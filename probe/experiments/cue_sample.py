@@ -22,7 +22,7 @@ from probe.experiments.cue_words import (
 )
 from probe.experiments.cues import axes_of_sentences, scan
 from probe.experiments.record import WordRecord
-from probe.experiments.run import Run
+from probe.experiments.run import WordRun
 from probe.model.model import Model
 from probe.model.tokens import whole_words
 
@@ -86,7 +86,7 @@ TABLES = {
 }
 
 
-def measure(run: Run) -> "xr.Dataset | None":
+def measure(run: WordRun) -> "xr.Dataset | None":
     """The scan of a sample of cues along the axis of the two senses that are furthest apart, with
     the top heads in the layers up to the read-out layer. `pair cue top_head`
 

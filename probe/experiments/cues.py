@@ -244,7 +244,7 @@ def scan_axes(by_depth: Sequence[Axis]) -> ScanAxes:
 # --- the scan -------------------------------------------------------------------------------------
 
 
-class Readings(NamedTuple):
+class AtWord(NamedTuple):
     """The measurements at the word of every text.
 
     coordinate: `row axis`, M at the read-out layer
@@ -261,7 +261,7 @@ class Readings(NamedTuple):
 
 def read_texts(
     weights: Weights, rows: CueTexts, axes: ScanAxes, heads: Sequence[HeadIndex]
-) -> Readings:
+) -> AtWord:
     """Coordinates at the read-out layer, and attention, scores and writes of some heads at the
     word.
     """
@@ -292,7 +292,7 @@ def read_texts(
     if weights.causal:
         texts = [TargetText(text.ids[: text.at + 1], text.at) for text in texts]
     coordinate, attention, score, write = in_batches(texts, weights, 1, read)
-    return Readings(
+    return AtWord(
         coordinate.numpy(),
         attention[:, order].numpy(),
         score[:, order].numpy(),

@@ -8,20 +8,25 @@ effect is subtracted, because any disturbance may move the word. A donor at anot
 make a head that copies the previous token look as if it resolved senses.
 
 Every swap is read at every depth after it. The single number of a table is read at L* for the heads
-before L*, and at the last depth for later heads (`Readings`).
+before L*, and at the last depth for later heads (`Readout`).
 
 Sources: Heimersheim & Nanda 2024; Zhang & Nanda 2024.
 """
 
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from probe.experiments.columns import or_missing
 from probe.stats import resampling
 from probe.stats.resampling import Array
 from probe.text.sentences import Sentence
 from probe.text.splits import CrossFit, Link, components
+
+if TYPE_CHECKING:
+    import xarray as xr
 
 Units = Sequence[int]  # the unit of each pair of sentences
 # The fields of `Pairs` with an entry for each pair.
@@ -74,7 +79,7 @@ class Pairs:
 
 
 @dataclass(frozen=True)
-class Readings:
+class Readout:
     """The stage at which the heads of each layer are read. Stage d is depth d.
 
     at: the stage of their effect, by layer
@@ -91,9 +96,26 @@ class Readings:
     continuation: int | None = None
 
 
-def readings(
+def pair_variables(pairs: Pairs) -> dict[str, tuple[str, Any]]:
+    """Pairs as the variables of a dataset. `sentence_pair` each"""
+    columns = {name.removesuffix("s"): ("sentence_pair", getattr(pairs, name)) for name in PER_PAIR}
+    columns["distance"] = ("sentence_pair", or_missing(pairs.distances))
+    return {**columns, "pair_design": ("", pairs.design), "seed": ("", pairs.seed)}
+
+
+def pairs_of(data: "xr.Dataset") -> Pairs:
+    """The pairs whose variables a dataset holds."""
+    columns = {name: data[name.removesuffix("s")].values.tolist() for name in PER_PAIR}
+    columns["distances"] = [
+        None if np.isnan(distance) else int(distance) for distance in columns["distances"]
+    ]
+    rows = {name: tuple(column) for name, column in columns.items()}
+    return Pairs(**rows, design=data.pair_design.item(), seed=data.seed.item())
+
+
+def readout(
     layers: int, depth: int, first: int, *, predicts: bool, continues: bool = False
-) -> Readings:
+) -> Readout:
     """The stages at which heads are read: at L* for heads before L*, and at the last depth for
     later heads.
 
@@ -105,7 +127,7 @@ def readings(
     The write of a head is read directly after its layer, but not before `first`: where there is
     hardly a gap, a fraction of the gap is noise divided by noise.
     """
-    return Readings(
+    return Readout(
         at=tuple(depth if layer < depth else layers for layer in range(layers)),
         direct=tuple(max(layer + 1, first) for layer in range(layers)),
         next_token=layers + 1 if predicts else None,

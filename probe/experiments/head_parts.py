@@ -41,10 +41,10 @@ from probe.experiments.columns import (
     padded,
     with_ends,
 )
-from probe.experiments.design import Pairs, Readings, spread
+from probe.experiments.design import Pairs, Readout, pairs_of, spread
 from probe.experiments.record import WordRecord
-from probe.experiments.run import Run
-from probe.experiments.swaps import Effects
+from probe.experiments.run import WordRun
+from probe.experiments.swaps import swap_effect
 from probe.model import attention, blocks
 from probe.model.tokens import in_order
 from probe.model.variants import TargetText, run_texts
@@ -81,7 +81,7 @@ def with_intervals(record: WordRecord, data: "xr.Dataset") -> pd.DataFrame:
     parts = []
     for pair, of_pair in each_pair(record, data):
         numbers = of_pair.number.values[of_pair.number.values >= 0]
-        pairs = pair.pairs.take(numbers)
+        pairs = pairs_of(pair).take(numbers)
         gap = of_pair.gap.values[: len(numbers)]
         weights = pairs.bootstrap()
         columns: dict[str, Array] = {}
@@ -132,7 +132,7 @@ MORE = {
 }
 
 
-def measure(run: Run) -> "xr.Dataset | None":
+def measure(run: WordRun) -> "xr.Dataset | None":
     """The swaps of each kind in some pairs of sentences, for the MOST_HEADS heads that move the
     word most. `pair sentence_pair kind layer head`
 
@@ -148,16 +148,16 @@ def measure(run: Run) -> "xr.Dataset | None":
             observation.texts,
             observation.states.z,
             observation.material.cues,
-            each.effects.word,
+            swap_effect(each.effects),
             axes=each.prepared.sense.axes,
             pairs=each.pairs,
-            reading=each.prepared.reading,
+            readout=each.prepared.readout,
         )
         for each in run.swapped_pairs
     ]
     numbers, shifts = zip(*measured, strict=True)
     gaps = [
-        each.effects.word.pair_gap[of_pair]
+        each.effects["gap"][of_pair]
         for each, of_pair in zip(run.swapped_pairs, numbers, strict=True)
     ]
     return dataset(
@@ -178,11 +178,11 @@ def swap_parts(
     texts: Rows,
     z: Tensor,
     cues: Sequence[range | None],
-    word: Effects,
+    swap: Array,
     *,
     axes: HeldOutAxes,
     pairs: Pairs,
-    reading: Readings,
+    readout: Readout,
 ) -> tuple[NDArray[np.intp], Array]:
     """The swaps of KINDS for one pair of senses, on MOST_PAIRS of its pairs of sentences, spread
     over its cue words: the numbers of these pairs, and how far each swap moves the word.
@@ -190,7 +190,7 @@ def swap_parts(
 
     z: `row layer head d_head`
     cues: the positions of each text's cue; None if it is unknown
-    word: the effects of the whole swaps
+    swap: the effect of the whole swap of each head. `layer head`
     """
     numbers = sorted(spread(pairs.units, MOST_PAIRS, np.random.default_rng(pairs.seed)))
     pairs = pairs.take(numbers)
@@ -206,9 +206,9 @@ def swap_parts(
     )
     by_kind = head_part_z(weights, recipients, donors, sides, mixed=aligned and same_layout)
     by_kind["ablation"] = z.mean(0).expand(len(rows), -1, -1, -1)
-    shifts = np.full((len(pairs), len(KINDS), *word.swap.shape), np.nan)
+    shifts = np.full((len(pairs), len(KINDS), *swap.shape), np.nan)
     measured = [KINDS.index(kind) for kind in by_kind]
-    shifts[:, measured] = _swap_top_heads(weights, recipients, by_kind, word, axes, rows, reading)
+    shifts[:, measured] = _swap_top_heads(weights, recipients, by_kind, swap, axes, rows, readout)
     # Ablation: each member loses its half of the gap, and the shifts are averaged over both.
     shifts[:, KINDS.index("ablation")] *= 2
     return np.array(numbers), shifts
@@ -240,19 +240,18 @@ def _swap_top_heads(
     weights: Weights,
     recipients: Sequence[TargetText],
     by_kind: Mapping[str, Tensor],
-    word: Effects,
+    swap: Array,
     axes: HeldOutAxes,
     rows: Sequence[int],
-    reading: Readings,
+    readout: Readout,
 ) -> Array:
     """How far each top head moves M toward the donor, for each kind of z, averaged over both
     directions. `-> pair kind layer head`
     """
-    shape = word.swap.shape
-    order = resampling.order(np.abs(word.swap).ravel())
-    layers, heads = np.unravel_index(order[:MOST_HEADS], shape)
+    order = resampling.order(np.abs(swap).ravel())
+    layers, heads = np.unravel_index(order[:MOST_HEADS], swap.shape)
     top = range(len(layers))
-    head_sets = torch.ones(len(top), *shape, dtype=torch.bool)
+    head_sets = torch.ones(len(top), *swap.shape, dtype=torch.bool)
     head_sets[top, layers, heads] = False  # set n swaps top head n alone
     part_z = torch.stack([*by_kind.values()])  # kind row layer head d_head
     # No swap changes stage 0, so stage s has index s - 1 in what is read.
@@ -260,12 +259,12 @@ def _swap_top_heads(
     # All kinds in one call, so that the unchanged run of a text is shared.
     texts = [*recipients] * len(part_z)
     read = swap_sets(weights, texts, part_z.flatten(0, 1), head_sets, directions)
-    stage_index = np.asarray(reading.at)[layers] - 1
+    stage_index = np.asarray(readout.at)[layers] - 1
     # M rises toward sense A. Recipients alternate a, b: a moves toward its donor if M falls, and b
     # if M rises.
     fall = -read.double().numpy()[:, top, stage_index]
     toward_donor = fall.reshape(len(part_z), -1, 2, len(top)) * np.array([[1.0], [-1.0]])
-    shifts = np.full((toward_donor.shape[1], len(part_z), *shape), np.nan)
+    shifts = np.full((toward_donor.shape[1], len(part_z), *swap.shape), np.nan)
     shifts[:, :, layers, heads] = toward_donor.mean(2).swapaxes(0, 1)
     return shifts
 

@@ -12,7 +12,7 @@ import torch
 
 from probe.experiments.columns import Table, as_elsewhere, listed, rows
 from probe.experiments.observe import Observation, SenseAxes
-from probe.experiments.run import Run
+from probe.experiments.run import WordRun
 from probe.model.model import Model
 from probe.model.records import Trace
 from probe.model.tokens import positions_of_span, tokenize
@@ -45,7 +45,7 @@ TABLES = {
 }
 
 
-def measure(run: Run) -> "xr.Dataset | None":
+def measure(run: WordRun) -> "xr.Dataset | None":
     """The lesson's sentences with this word. `lesson`"""
     observation = run.observation
     # Sentences of a sense that the study does not have are left out: users may name senses

@@ -22,12 +22,23 @@ each noun meets as many cue words as possible. All numbers are in units of the r
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import pandas as pd
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
+from probe.experiments.beside_nouns import (
+    MEASURES,
+    PartComparison,
+    ambiguity_gates,
+    compare_with_nouns,
+    corrected_over_pairs,
+    joined_parts,
+    joined_writes,
+    shares_of,
+)
 from probe.experiments.candidates import (
     Candidates,
     candidates,
@@ -35,11 +46,12 @@ from probe.experiments.candidates import (
     rows_for,
     with_tokens,
 )
-from probe.experiments.columns import Table
+from probe.experiments.columns import KEYS, Column, Table, as_elsewhere, dataset, key_of
 from probe.experiments.design import Pairs, spread
 from probe.experiments.options import NounPlan
 from probe.experiments.prepare import Prepared
-from probe.experiments.run import Run
+from probe.experiments.record import WordRecord, by_number
+from probe.experiments.run import WordRun
 from probe.experiments.surprisal import surprisals
 from probe.experiments.swaps import Shifts, gaps, run_measured
 from probe.model.decomposition import norms_of, writes_of
@@ -56,16 +68,84 @@ from probe.stats.axes import HeldOutAxes, squared_gap
 from probe.stats.limits import GATE, SMALLEST
 from probe.stats.resampling import Array
 from probe.text.splits import CrossFit, restrict
+from probe.tidy import stacked, with_key
+
+if TYPE_CHECKING:
+    import xarray as xr
 
 ORDER = 20
 NEEDS = ()
 ANSWERS = True
 SECONDS = 50.0
-TABLES: dict[str, Table] = {}
+ALL = "all"  # the dataset over all pairs of senses with a gap
 SURPRISAL_DECIMALS = 3  # of nats; further digits are rounding errors
 STATES_BYTES = 2**28  # of the states of nouns that are computed at once
-# How far a noun moves: along its own axis, along the word's axis, and the length of the change.
-MEASURES = ("own_axis", "word_axis", "length")
+
+
+def of_nouns(record: WordRecord, data: "Mapping[str, xr.Dataset]") -> pd.DataFrame:
+    """A row for each depth of the word, whose numbers are from the sentences of the noun with the
+    largest number of sentences, and then of every compared noun.
+    """
+    parts = []
+    for senses, nouns in zip(record.senses, record.of_pairs("nouns"), strict=True):
+        if nouns is None or not nouns.sizes.get("compared_noun"):
+            continue
+        numbers = nouns.compared.values
+        depth = np.arange(nouns.sizes["depth"])
+        widest = nouns.isel(noun=max(numbers, key=lambda number: nouns.sentences.values[number]))
+        gap = widest.word_squared_gap.values
+        of_word = {"noun": record.word, "gap": gap, "general_share": np.ones_like(gap)}
+        of_word |= {"shared_axis": np.nan, "surprisal": widest.word_surprisal.item()}
+        frames = [pd.DataFrame({"depth": depth, **of_word, "sentences": widest.sentences.item()})]
+        for number in numbers:
+            noun = nouns.isel(noun=number)
+            columns = {"noun": noun.noun.item(), "gap": noun.squared_gap.values}
+            columns |= {"general_share": shares_of(noun), "shared_axis": noun.shared_axis.values}
+            columns |= {"surprisal": noun.noun_surprisal.item()}
+            frames.append(
+                pd.DataFrame({"depth": depth, **columns, "sentences": noun.sentences.item()})
+            )
+        parts.append(with_key(pd.concat(frames, ignore_index=True), key_of(record, senses)))
+    return stacked(parts, [])
+
+
+STREAM = "residual stream"
+TABLES = {
+    "controls": Table(
+        "unambiguous nouns in the word's place: how far they change with the same contexts, by "
+        "depth",
+        as_elsewhere(
+            *KEYS, "noun", "depth", "gap", "general_share", "shared_axis", "sentences", "surprisal"
+        ),
+        of_nouns,
+    )
+}
+MORE = {
+    "noun": Column("an unambiguous noun in the word's place"),
+    "sentences": Column("sentences in which the noun replaced the word", "count"),
+    "noun_surprisal": Column("of the noun, mean over these sentences", "nats"),
+    "word_surprisal": Column("of the word in the same sentences", "nats"),
+    "squared_gap": Column("g² of the noun", "residual stream, squared"),
+    "word_squared_gap": Column("g² of the word in the same sentences", "residual stream, squared"),
+    "shared_axis": Column("how much of the word's axis the noun takes on", "fraction of the gap"),
+    "noun_gap": Column(
+        "mean distance between the noun's two senses, over all pairs that it fits", STREAM
+    ),
+    "pair_of": Column("number of the pair of sentences of a swap"),
+    "noun_of": Column("number of the noun of a swap"),
+    "pair_gap": Column("distance between the two sentences of a swap", STREAM),
+    "part_layer": Column("layer of a compared head"),
+    "part_head": Column("number of a compared head in its layer"),
+    "moved": Column("net of each compared head, where it is read", STREAM),
+    "moved_by_depth": Column("the same at every depth, mean over swaps", STREAM),
+    "write": Column("net of the head's own write, directly after its layer", STREAM),
+    "word_write": Column("the same for the word, along its axis and as a length", STREAM),
+    "comparable": Column("sentences in which the word is a noun in its dictionary form", "count"),
+    "sentences_left_out": Column("the other sentences", "count"),
+    "compared": Column("numbers of the nouns that the ambiguity gate compares"),
+    "unused_noun": Column("a noun that the user named and that was not used"),
+    "why_unused": Column("the reason"),
+}
 
 
 @dataclass(frozen=True, eq=False)
@@ -126,64 +206,6 @@ class WordInPlace:
 
 
 @dataclass(frozen=True, eq=False)
-class NounRecord:
-    """Unambiguous nouns in a word's place, for one pair of senses. A swap is one noun in one pair
-    of sentences.
-
-    nouns: in the order in which they were selected
-    sentences: the number of sentences in which each noun replaced the word
-    surprisal, word_surprisal: of each noun, and of the word in the same sentences, mean over the
-        sentences, in nats; NaN if unknown. `noun`
-    squared_gap, word_squared_gap: g² of the noun, and of the word in the same sentences.
-        `noun depth`
-    shared_axis: how much of the word's axis the noun takes on. `noun depth`
-    gap: mean distance between the noun's two senses, over all pairs that it fits. `noun depth`
-    pair_of, noun_of: the number of the pair and of the noun of each swap. `swap`
-    pair_gap: the distance between the two sentences of each swap. `swap depth`
-    heads: the swapped heads
-    net: how far each head moves the noun, at the depth at which it is read. `swap head measure`
-    by_depth: the same at every depth, mean over swaps; NaN at depths that were not read.
-        `head depth measure`
-    write: the part of it that the head writes itself, directly after its layer.
-        `swap head measure`
-    word_write: the same for the word, along its axis and as a length. `pair head measure`
-    comparable: the number of sentences in which the word is a noun in its dictionary form
-    sentences_left_out: the number of other sentences
-    left_out: the reason for each noun that the user named and that was not used
-    """
-
-    nouns: tuple[str, ...]
-    sentences: tuple[int, ...]
-    surprisal: Array
-    word_surprisal: Array
-    squared_gap: Array
-    word_squared_gap: Array
-    shared_axis: Array
-    gap: Array
-    pair_of: NDArray[np.intp]
-    noun_of: NDArray[np.intp]
-    pair_gap: Array
-    heads: tuple[HeadIndex, ...]
-    net: Array
-    by_depth: Array
-    write: Array
-    word_write: Array
-    comparable: int
-    sentences_left_out: int
-    left_out: Mapping[str, str]
-
-    @property
-    def shares(self) -> Array:
-        """g²(noun) / g²(word) in the same sentences; NaN where the word has no gap. `noun depth`"""
-        return np.divide(
-            self.squared_gap,
-            self.word_squared_gap,
-            out=np.full_like(self.squared_gap, np.nan),
-            where=self.word_squared_gap > 0,
-        )
-
-
-@dataclass(frozen=True, eq=False)
 class NounInPlace:
     """One noun in the word's place, for one pair of senses.
 
@@ -210,8 +232,8 @@ class NounRun:
     """One noun in the word's sentences.
 
     in_place: the noun
-    sentences, surprisal, word_surprisal, squared_gap, word_squared_gap, shared_axis: one row of the
-        fields of `NounRecord`
+    sentences, surprisal, word_surprisal, squared_gap, word_squared_gap, shared_axis: of the noun,
+        as in MORE
     pair_gap: of the noun's pairs. `pair depth`
     write: the write of each compared head in these pairs. `pair head measure`
     rows: the sentences of the noun's pairs: their members and same-sense donors
@@ -233,35 +255,115 @@ class NounRun:
     hidden: Tensor
 
 
-RECORDS = (NounRecord,)
-
-
-def measure(run: Run) -> tuple[NounRecord | None, ...] | None:
-    """The record of nouns for every two senses whose heads were swapped; None if the options ask
-    for no nouns.
+def measure(run: WordRun) -> "dict[str, xr.Dataset] | None":
+    """The nouns in the word's place, for every two senses whose heads were swapped, by the number
+    of the pair of senses, and the comparison over all pairs; None if the options ask for no nouns.
+    A swap is one noun in one pair of sentences. `noun depth swap part measure layer head`
 
     The runs of the nouns are stored in `run.noun_runs`, for further swaps.
     """
-    if run.options.nouns == () or all(pair.raw_effect is None for pair in run.pairs):
+    swapped = [each is not None and "moved" in each for each in run.of_pairs("heads")]
+    if run.options.nouns == () or not any(swapped):
         return None
     among = candidates(run.model, run.observation.material, run.options.nouns)
     heads = _compared_heads(run)
     words = [word_in_place(run, prepared, heads) for prepared in run.prepared]
     surprisal = _surprisals(run, among, words)
-    records: list[NounRecord | None] = [None] * len(run.pairs)
-    for number, (word, pair) in enumerate(zip(words, run.pairs, strict=True)):
-        if pair.raw_effect is not None:
-            records[number], run.noun_runs[number] = put_in_place(
+    results: list[xr.Dataset | None] = [None] * len(swapped)
+    for number, word in enumerate(words):
+        if swapped[number]:
+            results[number], run.noun_runs[number] = put_in_place(
                 run.weights,
                 replace(word, surprisal=surprisal),
                 among,
                 run.options.noun_plan,
                 seed=run.options.seed,
             )
-    return tuple(records)
+    if not run.options.permutations:  # one of many words: what differs is tested over the words
+        return by_number(results)
+    return _with_comparisons(run, results)
 
 
-def noun_runs(run: Run, number: int) -> tuple[NounRun, ...]:
+def _with_comparisons(
+    run: WordRun, results: "Sequence[xr.Dataset | None]"
+) -> "dict[str, xr.Dataset]":
+    """The results with the ambiguity gate, and with the columns that compare heads with nouns, if
+    the senses have a gap.
+    """
+    with_gap = [each.number for each in run.swapped_pairs]
+    ranked = [each if number in with_gap else None for number, each in enumerate(results)]
+    columns: list[dict[str, Any]] = [
+        _variables(gate) if gate else {} for gate in ambiguity_gates(ranked, run.observation.depth)
+    ]
+    over_senses: dict[str, Array] = {}
+    for measured, joined in (("moved", joined_parts), ("write", joined_writes)):
+        compared = corrected_over_pairs(
+            [
+                None if each is None else _compare(run, number, each, measured)
+                for number, each in enumerate(ranked)
+            ]
+        )
+        for variables, each in zip(columns, compared, strict=True):
+            if each is not None:
+                variables |= _variables(joined([each]))
+        of_gap = [compared[number] for number in with_gap]
+        # The net effect in the same table is the mean over all pairs of senses with a gap.
+        if of_gap and None not in of_gap:
+            over_senses |= joined([each for each in of_gap if each is not None])
+    both = by_number(
+        [
+            each if each is None else each.assign(dataset(TABLES, variables, more=MORE))
+            for each, variables in zip(results, columns, strict=True)
+        ]
+    )
+    if over_senses:
+        both[ALL] = dataset(TABLES, _variables(over_senses), more=MORE)
+    return both
+
+
+def _variables(columns: Mapping[str, Any]) -> dict[str, tuple[str, Any]]:
+    """Columns as the variables of a dataset: of heads, of the numbers of nouns, or of the word."""
+    dims = ("", "compared_noun", "layer head")
+    return {name: (dims[np.ndim(values)], values) for name, values in columns.items()}
+
+
+def _compare(
+    run: WordRun, number: int, nouns: "xr.Dataset", measured: str
+) -> PartComparison | None:
+    """The comparison of how far the swap of each head (`moved`), or its write alone (`write`),
+    moves the word and the nouns, as arrays of all heads.
+
+    number: of the pair of senses
+    """
+    if not nouns.sizes["part"]:
+        return None
+    prepared = run.prepared[number]
+    layers = nouns.part_layer.values
+    heads = nouns.part_head.values
+    if measured == "moved":
+        swaps = run.of_pairs("heads")[number]
+        assert swaps is not None  # nouns are compared where heads were swapped
+        word = swaps.moved.values[:, layers, heads]
+    else:
+        word = nouns.word_write.values
+    readout = prepared.readout
+    at = readout.at if measured == "moved" else readout.direct
+    pair_of = nouns.pair_of.values
+    compared = compare_with_nouns(
+        prepared.pairs,
+        run.earlier["senses"][str(number)].raw_gaps.values,
+        nouns,
+        word=word[pair_of],
+        noun=nouns[measured].values,
+        at=np.asarray(at, dtype=np.intp)[layers],
+        pair_of=pair_of,
+        noun_of=nouns.noun_of.values,
+        permutations=run.options.permutations,
+    )
+    return compared and compared.scattered((layers, heads), run.weights.shape[:2])
+
+
+def noun_runs(run: WordRun, number: int) -> tuple[NounRun, ...]:
     """The runs of the nouns that are swapped for a pair of senses.
 
     number: of the pair of senses
@@ -269,42 +371,47 @@ def noun_runs(run: Run, number: int) -> tuple[NounRun, ...]:
     A stored record has no states of nouns. Its nouns are run again in the same batches, so that
     their axes are equal to the last digit.
     """
-    records = run.earlier.get("nouns")
-    record: NounRecord | None = None if records is None else records[number]
-    if record is None:
+    result = run.of_pairs("nouns")[number]
+    if result is None:
         return ()
     if number not in run.noun_runs:
         among = candidates(run.model, run.observation.material, run.options.nouns)
         plan = run.options.noun_plan
-        word = word_in_place(run, run.prepared[number], record.heads)
+        word = word_in_place(run, run.prepared[number], heads_in(result))
         rows = set(_rows_to_run(word, among, plan, run.options.seed))
-        rows_of = {noun: _rows_that_fit(among, noun, rows) for noun in record.nouns}
+        rows_of = {noun: _rows_that_fit(among, noun, rows) for noun in result.noun.values.tolist()}
         runs = _runs(run.weights, word, among, rows_of, plan)
         run.noun_runs[number] = tuple(each for each in runs if each.in_place.pairs)
     return run.noun_runs[number]
 
 
-def measure_gaps(run: Run) -> tuple[NounRecord | None, ...] | None:
-    """The gaps of nouns in the word's place, without any swap, for every two senses with a gap;
-    None if the options ask for no nouns.
+def heads_in(result: "xr.Dataset") -> list[HeadIndex]:
+    """The heads that are compared."""
+    both = zip(result.part_layer.values.tolist(), result.part_head.values.tolist(), strict=True)
+    return list(both)
+
+
+def measure_gates(run: WordRun) -> list[dict[str, Any] | None]:
+    """The ambiguity gate of every two senses, from the gaps of nouns in the word's place, without
+    any swap; None without a gap, and if the options ask for no nouns.
     """
     if run.options.nouns == ():
-        return None
+        return [None] * len(run.prepared)
     among = candidates(run.model, run.observation.material, run.options.nouns)
     plan = replace(run.options.noun_plan, per_pair=0)
     words = [word_in_place(run, prepared, []) for prepared in run.prepared]
     surprisal = _surprisals(run, among, words)
-    records: list[NounRecord | None] = []
+    results: list[xr.Dataset | None] = []
     for prepared, word in zip(run.prepared, words, strict=True):
-        if prepared.gates.gap >= GATE:
-            records.append(None)
+        if prepared.gates["gap_p"] >= GATE:
+            results.append(None)
             continue
         word = replace(word, surprisal=surprisal)
-        records.append(put_in_place(run.weights, word, among, plan, seed=run.options.seed)[0])
-    return tuple(records)
+        results.append(put_in_place(run.weights, word, among, plan, seed=run.options.seed)[0])
+    return ambiguity_gates(results, run.observation.depth)
 
 
-def _surprisals(run: Run, among: Candidates, words: Sequence[WordInPlace]) -> dict[str, Array]:
+def _surprisals(run: WordRun, among: Candidates, words: Sequence[WordInPlace]) -> dict[str, Array]:
     """The surprisal of the word and of every noun in its place, by name, in the sentences in which
     nouns are run. `row` each
 
@@ -320,7 +427,7 @@ def _surprisals(run: Run, among: Candidates, words: Sequence[WordInPlace]) -> di
 
 
 def word_in_place(
-    run: Run,
+    run: WordRun,
     prepared: Prepared,
     heads: Sequence[HeadIndex],
 ) -> WordInPlace:
@@ -329,7 +436,7 @@ def word_in_place(
     heads: the heads to compare
     """
     layers = len(run.weights.blocks)
-    at = prepared.reading.at
+    at = prepared.readout.at
     return WordInPlace(
         word=run.observation.material.word,
         texts=run.observation.texts,
@@ -340,12 +447,12 @@ def word_in_place(
         pairs=prepared.pairs,
         heads=heads,
         at=at,
-        direct=prepared.reading.direct,
+        direct=prepared.readout.direct,
         until=[layers] * layers if run.options.one_of_many else at,
     )
 
 
-def _compared_heads(run: Run) -> list[HeadIndex]:
+def _compared_heads(run: WordRun) -> list[HeadIndex]:
     """The heads that are compared with nouns: all heads if the options ask for it, otherwise the
     heads that move the word by at least SMALLEST of its gap for some pair of senses.
 
@@ -353,9 +460,7 @@ def _compared_heads(run: Run) -> list[HeadIndex]:
     """
     if not run.swapped_pairs:
         return []
-    size = np.max(
-        [np.abs(each.effects.word.net_by_pair.mean(0)) for each in run.swapped_pairs], axis=0
-    )
+    size = np.max([np.abs(each.net.mean(0)) for each in run.swapped_pairs], axis=0)
     is_compared = size >= (0 if run.options.every_head else SMALLEST)
     is_compared &= run.weights.has_heads.cpu().numpy()[:, None]
     layers, heads = np.nonzero(is_compared)
@@ -364,35 +469,53 @@ def _compared_heads(run: Run) -> list[HeadIndex]:
 
 def put_in_place(
     weights: Weights, word: WordInPlace, among: Candidates, plan: NounPlan, *, seed: int
-) -> tuple[NounRecord, tuple[NounRun, ...]]:
-    """The record of nouns in the word's place, and the runs of the nouns that are swapped."""
+) -> "tuple[xr.Dataset, tuple[NounRun, ...]]":
+    """What is measured of nouns in the word's place, and the runs of the nouns that are swapped."""
     rows = _rows_to_run(word, among, plan, seed)
     rows_of, left_out = _nouns_that_fit(among, word, rows, plan, seed)
     runs = _runs(weights, word, among, rows_of, plan)
     depths = word.resid.shape[1]
-    record = NounRecord(
-        nouns=tuple(run.in_place.noun for run in runs),
-        sentences=tuple(run.sentences for run in runs),
-        surprisal=np.array([run.surprisal for run in runs]),
-        word_surprisal=np.array([run.word_surprisal for run in runs]),
-        squared_gap=_stacked([run.squared_gap for run in runs], depths),
-        word_squared_gap=_stacked([run.word_squared_gap for run in runs], depths),
-        shared_axis=_stacked([run.shared_axis for run in runs], depths),
-        gap=_stacked([run.in_place.gap for run in runs], depths),
-        pair_of=np.array([pair for run in runs for pair in run.in_place.pairs], dtype=np.intp),
-        noun_of=np.repeat(np.arange(len(runs)), [len(run.in_place.pairs) for run in runs]),
-        pair_gap=_stacked([gap for run in runs for gap in run.pair_gap], depths),
-        heads=tuple(word.heads),
-        write=_stacked(
-            [of_pair for run in runs for of_pair in run.write], len(word.heads), len(MEASURES)
-        ),
-        word_write=_writes(weights, word, [word.axes], word.states.z, word.pairs),
-        **_swap_fields(weights, word, runs),
-        comparable=sum(row in among.article for row in word.split.rows),
-        sentences_left_out=sum(row in among.reasons for row in word.split.rows),
-        left_out=among.left_out | left_out if among.by_name else {},
+    net, by_depth = _swap_heads(weights, word, runs)
+    reasons = among.left_out | left_out if among.by_name else {}
+    nouns = [run.in_place.noun for run in runs]
+    counts = [len(run.in_place.pairs) for run in runs]
+    write = _stacked(
+        [of_pair for run in runs for of_pair in run.write], len(word.heads), len(MEASURES)
     )
-    return record, tuple(run for run in runs if run.in_place.pairs)
+    variables: dict[str, tuple[str, Any]] = {
+        "sentences": ("noun", np.array([run.sentences for run in runs], dtype=int)),
+        "noun_surprisal": ("noun", np.array([run.surprisal for run in runs], dtype=float)),
+        "word_surprisal": ("noun", np.array([run.word_surprisal for run in runs], dtype=float)),
+        "squared_gap": ("noun depth", _stacked([run.squared_gap for run in runs], depths)),
+        "word_squared_gap": (
+            "noun depth",
+            _stacked([run.word_squared_gap for run in runs], depths),
+        ),
+        "shared_axis": ("noun depth", _stacked([run.shared_axis for run in runs], depths)),
+        "noun_gap": ("noun depth", _stacked([run.in_place.gap for run in runs], depths)),
+        "pair_of": (
+            "swap",
+            np.array([pair for run in runs for pair in run.in_place.pairs], dtype=np.intp),
+        ),
+        "noun_of": ("swap", np.repeat(np.arange(len(runs)), counts)),
+        "pair_gap": ("swap depth", _stacked([gap for run in runs for gap in run.pair_gap], depths)),
+        "moved": ("swap part measure", net),
+        "moved_by_depth": ("part depth measure", by_depth),
+        "write": ("swap part measure", write),
+        "word_write": (
+            "sentence_pair part word_measure",
+            _writes(weights, word, [word.axes], word.states.z, word.pairs),
+        ),
+        "part_layer": ("part", np.array([layer for layer, _ in word.heads], dtype=int)),
+        "part_head": ("part", np.array([head for _, head in word.heads], dtype=int)),
+        "comparable": ("", sum(row in among.article for row in word.split.rows)),
+        "sentences_left_out": ("", sum(row in among.reasons for row in word.split.rows)),
+        "unused_noun": ("unused", np.array([*reasons], dtype=str)),
+        "why_unused": ("unused", np.array([*reasons.values()], dtype=str)),
+    }
+    names = {"noun": ("noun", np.array(nouns, dtype=str)), "measure": ("measure", MEASURES)}
+    result = dataset(TABLES, variables, coordinates=names, more=MORE)
+    return result, tuple(run for run in runs if run.in_place.pairs)
 
 
 def share_out(
@@ -733,14 +856,19 @@ class AllSwaps:
     pairs: Pairs
 
 
-def _swap_fields(weights: Weights, word: WordInPlace, runs: Sequence[NounRun]) -> dict[str, Array]:
-    """The fields `net` and `by_depth` of a record."""
+def _swap_heads(
+    weights: Weights, word: WordInPlace, runs: Sequence[NounRun]
+) -> tuple[Array, Array]:
+    """How far each compared head moves the nouns, at the depth at which it is read, and at every
+    depth, mean over swaps; NaN at depths that were not read. `-> swap part measure, part depth
+    measure`
+    """
     layers = len(weights.blocks)
     count = sum(len(run.in_place.pairs) for run in runs)
     net = np.full((count, len(word.heads), len(MEASURES)), np.nan)
     by_depth = np.full((len(word.heads), layers + 1, len(MEASURES)), np.nan)
     if not count:
-        return {"net": net, "by_depth": by_depth}
+        return net, by_depth
     swaps = together(word, [(run, run.in_place.pairs) for run in runs if run.in_place.pairs])
     for depth in sorted({word.until[layer] for layer, _ in word.heads}):
         # Heads whose runs end at the same depth are swapped together.
@@ -752,7 +880,7 @@ def _swap_fields(weights: Weights, word: WordInPlace, runs: Sequence[NounRun]) -
         read = [word.at[layer] for layer, _ in heads]
         net[:, numbers] = moved[:, np.arange(len(heads)), read]
         by_depth[numbers, : depth + 1] = moved.mean(0)
-    return {"net": net, "by_depth": by_depth}
+    return net, by_depth
 
 
 def net_measures(

@@ -261,10 +261,10 @@ def nuisances(material: Material, rows: Sequence[int], *, causal: bool) -> Array
     return np.array(numbers, dtype=float).T
 
 
-def clearest(p: Sequence[float], t: Sequence[float]) -> int:
-    """The number of the pair of senses with the surest gap.
+def clearest(gates: Sequence[Mapping[str, float]]) -> int:
+    """The number of the pair of senses with the surest gap. The statistic of the test decides
+    between equal p.
 
-    p: of each pair
-    t: the largest statistic of each pair, which decides between equal p
+    gates: of each pair (`probe.experiments.prepare.GATES`)
     """
-    return min(range(len(p)), key=lambda number: (p[number], -t[number]))
+    return min(range(len(gates)), key=lambda n: (gates[n]["gap_p"], -gates[n]["largest_t"]))

@@ -2,13 +2,14 @@
 whether there is a gap to explain.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 import torch
 from scipy.stats import false_discovery_control
 
 from probe.experiments import design, swaps
-from probe.experiments.design import Pairs, Readings, make_pairs, number_across_senses
+from probe.experiments.design import Pairs, Readout, make_pairs, number_across_senses
 from probe.experiments.observe import Observation, SenseAxes, nuisance_p
 from probe.experiments.options import Options
 from probe.model.records import TargetStates
@@ -16,31 +17,21 @@ from probe.stats import resampling
 from probe.stats.resampling import Array
 from probe.text.splits import CrossFit, cue_words
 
+# The conditions for an effect to have a meaning, for two senses of a word:
+#     gap_p           p of the gap between the senses at some depth, corrected over depths and pairs
+#                     of senses
+#     largest_t       the largest statistic of that test over depths
+#     next_token_p    p of the gap in the logits of the next token; 1 for a model that predicts no
+#                     tokens
+#     continuation_p  p that the lexicon's continuations of the right sense have the larger logits;
+#                     NaN without continuations
+#     nuisance_p      p that a property without meaning separates the senses: the position of the
+#                     word or of its cue, the distance between them, or the length of the text
+#     untrained_p     p of the gap in a model of the same shape with random weights; NaN without
+#                     such a model
+GATES = ("gap_p", "largest_t", "next_token_p", "continuation_p", "nuisance_p", "untrained_p")
 # Fraction of the separation at the read-out layer. A share of a smaller gap would be mostly noise.
 HALF_APART = 0.5
-
-
-@dataclass(frozen=True)
-class Gates:
-    """The conditions for an effect to have a meaning, for two senses of a word.
-
-    gap: p of the gap between the senses at some depth, corrected over depths and pairs of senses
-    largest_t: the largest statistic of that test over depths
-    next_token: p of the gap in the logits of the next token; 1 for a model that predicts no tokens
-    continuation: p that the lexicon's continuations of the right sense have the larger logits; NaN
-        without continuations
-    nuisance: p that a property without meaning separates the senses: the position of the word or of
-        its cue, the distance between them, or the length of the text
-    untrained: p of the gap in a model of the same shape with random weights; NaN without such a
-        model
-    """
-
-    gap: float
-    largest_t: float
-    next_token: float
-    continuation: float
-    nuisance: float
-    untrained: float
 
 
 @dataclass(frozen=True, eq=False)
@@ -50,15 +41,15 @@ class Prepared:
     sense: the senses with their axes
     pairs: the sentences to swap, with their donors
     gap: M(A) - M(B) of each pair. `pair stage`
-    gates: the conditions for an effect to have a meaning
+    gates: the conditions for an effect to have a meaning, by name (`GATES`)
     reading: the stage at which the heads of each layer are read
     """
 
     sense: SenseAxes
     pairs: Pairs
     gap: Array
-    gates: Gates
-    reading: Readings
+    gates: Mapping[str, float]
+    readout: Readout
 
 
 def prepare_pairs(
@@ -74,9 +65,9 @@ def prepare_pairs(
         [each.pairs for each in drafts], cue_words(observation.material.sentences)
     )
     # Corrected over the pairs of senses of a word, because one of many would pass by chance.
-    adjusted = false_discovery_control([each.gates.gap for each in drafts])
+    adjusted = false_discovery_control([each.gates["gap_p"] for each in drafts])
     return tuple(
-        replace(each, pairs=numbered, gates=replace(each.gates, gap=float(p)))
+        replace(each, pairs=numbered, gates={**each.gates, "gap_p": float(p)})
         for each, numbered, p in zip(drafts, pairs, adjusted, strict=True)
     )
 
@@ -101,7 +92,7 @@ def _draft(
         pairs=pairs,
         gap=gap,
         gates=_gates(observation, sense, pairs, gap, untrained, options),
-        reading=design.readings(
+        readout=design.readout(
             layers,
             observation.depth,
             first,
@@ -130,8 +121,8 @@ def _gates(
     gap: Array,
     untrained: TargetStates | None,
     options: Options,
-) -> Gates:
-    """The gates of two senses, where `Gates.gap` is not yet corrected over the pairs of senses.
+) -> dict[str, float]:
+    """The gates of two senses, where `gap_p` is not yet corrected over the pairs of senses.
 
     gap: `pair stage`
     """
@@ -154,18 +145,14 @@ def _gates(
         # The last stage: M is the logit difference of the continuations of the two senses.
         tested = resampling.flip_signs(gap[:, -1:], pairs.units, seed=options.seed)
         continuation = float(tested.p[0])
-    return Gates(
-        gap=of_gap.p,
-        largest_t=float(of_gap.t.max()),
-        next_token=next_token,
-        continuation=continuation,
-        nuisance=nuisance_p(
-            observation.material, sense.split, seed=options.seed, causal=observation.causal
-        ),
-        untrained=(
-            float("nan") if untrained is None else untrained_p(untrained, sense, seed=options.seed)
-        ),
+    nuisance = nuisance_p(
+        observation.material, sense.split, seed=options.seed, causal=observation.causal
     )
+    of_untrained = float("nan")
+    if untrained is not None:
+        of_untrained = untrained_p(untrained, sense, seed=options.seed)
+    values = (of_gap.p, float(of_gap.t.max()), next_token, continuation, nuisance, of_untrained)
+    return dict(zip(GATES, values, strict=True))
 
 
 def untrained_p(untrained: TargetStates, pair: SenseAxes, *, seed: int) -> float:

@@ -29,7 +29,7 @@ from probe.experiments.columns import KEYS, Column, Table, as_elsewhere, dataset
 from probe.experiments.design import Pairs, spread
 from probe.experiments.prepare import Prepared
 from probe.experiments.record import WordRecord
-from probe.experiments.run import Run
+from probe.experiments.run import WordRun
 from probe.model import qk
 from probe.model.records import Trace
 from probe.model.trace import trace
@@ -80,9 +80,9 @@ OTHERS = "all others"
 WRITTEN = "written from the cue"
 
 
-def whys(record: WordRecord, heads: "Sequence[xr.Dataset]") -> pd.DataFrame:
+def whys(record: WordRecord, heads: "Mapping[str, xr.Dataset]") -> pd.DataFrame:
     """A row for each head: its contrast, and the largest pair of parts with its tests."""
-    return pd.DataFrame([_why(head) for head in heads]).assign(word=record.word)
+    return pd.DataFrame([_why(head) for head in heads.values()]).assign(word=record.word)
 
 
 def _why(head: "xr.Dataset") -> dict[str, object]:
@@ -112,21 +112,21 @@ def _why(head: "xr.Dataset") -> dict[str, object]:
     }
 
 
-def scores_by_parts(record: WordRecord, heads: "Sequence[xr.Dataset]") -> pd.DataFrame:
+def scores_by_parts(record: WordRecord, heads: "Mapping[str, xr.Dataset]") -> pd.DataFrame:
     """A row for each pair of parts of a head's contrast."""
-    return stacked([rows(record, head[["score"]]) for head in heads], [])
+    return stacked([rows(record, head[["score"]]) for head in heads.values()], [])
 
 
-def writes(record: WordRecord, heads: "Sequence[xr.Dataset]") -> pd.DataFrame:
+def writes(record: WordRecord, heads: "Mapping[str, xr.Dataset]") -> pd.DataFrame:
     """A row for each part of a head's write."""
-    parts = stacked([rows(record, head[["write"]]) for head in heads], [])
+    parts = stacked([rows(record, head[["write"]]) for head in heads.values()], [])
     return parts.rename(columns={"written_part": "part_key"})
 
 
-def losses(record: WordRecord, heads: "Sequence[xr.Dataset]") -> pd.DataFrame:
+def losses(record: WordRecord, heads: "Mapping[str, xr.Dataset]") -> pd.DataFrame:
     """A row for each part that is replaced, with means over the sentences."""
     parts = []
-    for head in heads:
+    for head in heads.values():
         # Nouns fit in some sentences only; the others have no losses by nouns.
         means = head[["attributed", "lost", "attention"]].mean("sentence")
         parts.append(rows(record, means).assign(p=p_of_losses(head)))
@@ -324,7 +324,7 @@ def largest_losses(losses: pd.DataFrame) -> pd.DataFrame:
 FILTERS = (parts_of_contrast, largest_losses)
 
 
-def measure(run: Run) -> "tuple[xr.Dataset, ...]":
+def measure(run: WordRun) -> "dict[str, xr.Dataset]":
     """The attribution of each of the word's top heads, in sentences of the two senses whose gap is
     clearest. A dataset for each head, because heads of other layers have other parts.
     `sentence part_query part_key written_part replacement`
@@ -332,7 +332,7 @@ def measure(run: Run) -> "tuple[xr.Dataset, ...]":
     Empty if no heads were swapped or no cue is marked.
     """
     if not run.swapped_pairs:
-        return ()
+        return {}
     prepared = run.prepared[run.clearest]
     cues = run.observation.material.cues
     pairs = prepared.pairs
@@ -348,13 +348,14 @@ def measure(run: Run) -> "tuple[xr.Dataset, ...]":
     rows = dict.fromkeys([*sampled_pairs.a, *sampled_pairs.b])
     traces = {row: trace(run.model, run.observation.material.sentences[row].text) for row in rows}
     of_nouns = _noun_traces(run, [*rows])
-    attributions = [
-        _of_head(run, prepared, sampled_pairs, head, traces, of_nouns) for head in run.top_heads
-    ]
-    return tuple(each for each in attributions if each is not None)
+    attributions = {
+        f"L{head[0]}H{head[1]}": _of_head(run, prepared, sampled_pairs, head, traces, of_nouns)
+        for head in run.top_heads
+    }
+    return {name: each for name, each in attributions.items() if each is not None}
 
 
-def _noun_traces(run: Run, rows: Sequence[int]) -> dict[int, list[Trace]]:
+def _noun_traces(run: WordRun, rows: Sequence[int]) -> dict[int, list[Trace]]:
     """The traces of sentences with unambiguous nouns in the word's place; each noun in a part of
     them.
 
@@ -388,7 +389,7 @@ class OfNouns(NamedTuple):
     replaced: Replaced
 
 
-class Sentence(NamedTuple):
+class HeadInSentence(NamedTuple):
     """The attribution of one head in one sentence.
 
     cue: the cue word
@@ -410,7 +411,7 @@ class Sentence(NamedTuple):
 
 
 def _of_head(
-    run: Run,
+    run: WordRun,
     prepared: Prepared,
     pairs: Pairs,
     head: HeadIndex,
@@ -507,13 +508,13 @@ def _losses(replaced: Mapping[str, Mapping[int, Replaced]], column: str, sentenc
 
 
 def _in_sentence(
-    run: Run,
+    run: WordRun,
     prepared: Prepared,
     head: HeadIndex,
     row: int,
     traced: Trace,
     noun_traces: Sequence[Trace],
-) -> Sentence | None:
+) -> HeadInSentence | None:
     """The attribution of one head at the word of one sentence; None if the head cannot read the
     cue, or can read no other token.
     """
@@ -543,11 +544,11 @@ def _in_sentence(
         for side in SIDES
     }
     # Toward the sentence's sense: the axis points to sense A, and is reversed for sense B.
-    axis = prepared.sense.axes.at(row, prepared.reading.direct[layer])
+    axis = prepared.sense.axes.at(row, prepared.readout.direct[layer])
     along = axis.u / axis.gap if material.labels[row] == axis.sense_a else -axis.u / axis.gap
     # The axis belongs to a later stream, so it is followed back through the norms in between.
     direction = qk.before_norms(traced, layer, view.at, along, axis.depth)
-    return Sentence(
+    return HeadInSentence(
         cue=str(material.sentences[row].cue_word),
         frame=material.sentences[row].frame,
         cue_first=bool(by_token[0] >= by_token.max()),

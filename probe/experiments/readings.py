@@ -16,7 +16,7 @@ from probe.experiments.material import Material
 from probe.experiments.observe import Observation, clearest
 from probe.experiments.prepare import Prepared
 from probe.experiments.record import WordRecord
-from probe.experiments.run import Run
+from probe.experiments.run import WordRun
 from probe.model import decomposition
 from probe.model.load import read_weights
 from probe.model.model import Model
@@ -39,9 +39,8 @@ PER_SENSE = 2  # example sentences of each sense
 def of_sentences(record: WordRecord, data: "xr.Dataset") -> pd.DataFrame:
     """The rows of a table, with the sense and the text of each sentence."""
     frame = rows(record, data)
-    sentences = [record.sentences[row] for row in frame["sentence"]]
-    senses = [sentence.sense for sentence in sentences]
-    return frame.assign(sense=senses, text=[sentence.text for sentence in sentences])
+    sentences = record.measured["senses"]["sentences"].isel(row=frame["sentence"].to_numpy())
+    return frame.assign(sense=sentences.sense.values, text=sentences.text.values)
 
 
 TABLES = {
@@ -68,7 +67,7 @@ TABLES = {
 }
 
 
-def measure(run: Run) -> "dict[str, xr.Dataset]":
+def measure(run: WordRun) -> "dict[str, xr.Dataset]":
     """What the top heads read in the example sentences, and the word's vector as a sum if the
     heads of its two senses were swapped, by table. `row` each
     """
@@ -100,9 +99,7 @@ def _example_rows(observation: Observation, prepared: Sequence[Prepared]) -> lis
         pair = _pair_of(prepared, sense)
         split = pair.sense.split
         is_a = sense == pair.sense.senses[0]
-        of_sense = [
-            split.rows[position] for position in split.tested if split.is_a[position] == is_a
-        ]
+        of_sense = split.tested_rows(is_a)
         order = np.random.default_rng(pair.pairs.seed).permutation(len(of_sense))
         shuffled = [of_sense[index] for index in order]
         # The first sentence of every distance comes before any second one.
@@ -117,8 +114,7 @@ def _example_rows(observation: Observation, prepared: Sequence[Prepared]) -> lis
 def _pair_of(prepared: Sequence[Prepared], sense: str) -> Prepared:
     """The pair of senses with the clearest gap among the pairs that include this sense."""
     holding = [each for each in prepared if sense in each.sense.senses]
-    p = [each.gates.gap for each in holding]
-    return holding[clearest(p, [each.gates.largest_t for each in holding])]
+    return holding[clearest([each.gates for each in holding])]
 
 
 def _reading(
@@ -133,7 +129,7 @@ def _reading(
     target = observation.material.targets[row]
     layer, number = head
     # A head's write is read right after its layer, before any later layer changes it.
-    axis = pair.sense.axes.at(row, pair.reading.direct[layer])
+    axis = pair.sense.axes.at(row, pair.readout.direct[layer])
     return pd.DataFrame(
         {
             **_key(row, pair),

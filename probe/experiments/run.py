@@ -1,16 +1,17 @@
 """The state of the measurement of one word, which every experiment reads."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from probe.experiments.design import Pairs
 from probe.experiments.observe import Observation, clearest
 from probe.experiments.options import Options
 from probe.experiments.prepare import Prepared
-from probe.experiments.record import SensePair, leading_heads
-from probe.experiments.swaps import PairEffects
+from probe.experiments.swaps import Effects, effects_of, net_by_pair
 from probe.model.kept_keys import KeptKeys
 from probe.model.load import read_weights
 from probe.model.model import Model
@@ -18,6 +19,12 @@ from probe.model.records import TargetStates
 from probe.model.trace import target_states
 from probe.model.weights import Weights
 from probe.patching.sets import HeadIndex
+from probe.stats import resampling
+from probe.stats.limits import GATE
+from probe.stats.resampling import Array
+
+if TYPE_CHECKING:
+    import xarray as xr
 
 LEADERS = 3  # top heads of a word
 
@@ -28,12 +35,22 @@ class SwappedPair:
 
     number: of the pair of senses
     prepared: the senses before the swap
-    effects: all swaps
+    data: the swaps of every head, of the experiment "heads"
     """
 
     number: int
     prepared: Prepared
-    effects: PairEffects
+    data: "xr.Dataset"
+
+    @property
+    def effects(self) -> Effects:
+        """The effects of every head on the word."""
+        return effects_of(self.data)
+
+    @property
+    def net(self) -> Array:
+        """The net effect of every head in each pair of sentences. `sentence_pair layer head`"""
+        return net_by_pair(self.effects)
 
     @property
     def pairs(self) -> Pairs:
@@ -42,7 +59,7 @@ class SwappedPair:
 
 
 @dataclass(eq=False)
-class Run:
+class WordRun:
     """The measurement of one word, in progress.
 
     model: the model
@@ -51,7 +68,6 @@ class Run:
     random_model: a model of the same shape with random weights; None if the options do not ask for
         it
     prepared: all pairs of senses before the swap
-    pairs: the records of all pairs of senses
     earlier: the results of earlier experiments by name, of this run or of a kept record
     noun_runs: the nouns that are swapped in the pairs of two senses, by the number of the pair of
         senses; after a kept record, they are run again on demand
@@ -62,7 +78,6 @@ class Run:
     observation: Observation
     random_model: Model | None
     prepared: tuple[Prepared, ...] = ()
-    pairs: tuple[SensePair, ...] = ()
     earlier: dict[str, Any] = field(default_factory=dict)
     noun_runs: dict[int, Any] = field(default_factory=dict)
 
@@ -86,13 +101,24 @@ class Run:
         # Cached, because the gates and the controls both read these states.
         return target_states(self.random_model, material.tokens, material.targets)
 
+    def is_ranked(self, each: Prepared) -> bool:
+        """Whether there is a gap between two senses, so that effects are fractions of it."""
+        return not self.options.gate or each.gates["gap_p"] < GATE
+
+    def of_pairs(self, experiment: str) -> "list[xr.Dataset | None]":
+        """The dataset of an earlier experiment for each pair of senses; None where there is
+        none."""
+        results = self.earlier.get(experiment) or {}
+        return [results.get(str(number)) for number in range(len(self.prepared))]
+
     @cached_property
     def swapped_pairs(self) -> list[SwappedPair]:
-        """The pairs of senses with swapped heads."""
+        """The pairs of senses with swapped heads and a gap."""
+        both = zip(self.prepared, self.of_pairs("heads"), strict=True)
         return [
-            SwappedPair(number, prepared, pair.swaps)
-            for number, (prepared, pair) in enumerate(zip(self.prepared, self.pairs, strict=True))
-            if pair.swaps is not None
+            SwappedPair(number, prepared, data)
+            for number, (prepared, data) in enumerate(both)
+            if data is not None and "gap_by_pair" in data
         ]
 
     @cached_property
@@ -100,25 +126,23 @@ class Run:
         """The heads that are examined in detail.
 
         A study assigns those that its page names, as soon as their verdicts are known. Otherwise
-        they are the heads with the largest effects.
+        they are the heads with the largest net effect, mean over the swapped pairs of senses.
         """
-        return leading_heads(self.pairs, LEADERS)
+        if not self.swapped_pairs:
+            return []
+        net = np.mean([each.net.mean(0) for each in self.swapped_pairs], axis=0)
+        order = [divmod(int(index), net.shape[1]) for index in resampling.order(net.ravel())]
+        # A layer without heads has effects of 0, which would rank above negative effects.
+        has_heads = self.weights.has_heads.tolist()
+        return [head for head in order if has_heads[head[0]]][:LEADERS]
 
     @property
     def clearest(self) -> int:
         """The number of the pair of senses with the surest gap."""
-        gates = [pair.gates for pair in self.pairs]
-        return clearest([each.gap for each in gates], [each.largest_t for each in gates])
+        return clearest([each.gates for each in self.prepared])
 
-    def for_swapped(self, measure: Callable[[SwappedPair], Any]) -> tuple[Any, ...]:
-        """The result of `measure` for every pair of senses with swapped heads; None for the
-        others.
-        """
-        results: list[Any] = [None] * len(self.pairs)
-        for each in self.swapped_pairs:
-            results[each.number] = measure(each)
-        return tuple(results)
-
-    def each(self) -> Iterator[tuple[Prepared, SensePair]]:
-        """Every pair of senses before the swap, with its record."""
-        return zip(self.prepared, self.pairs, strict=True)
+    def for_swapped(
+        self, measure: "Callable[[SwappedPair], xr.Dataset]"
+    ) -> "dict[str, xr.Dataset]":
+        """The dataset of every pair of senses with swapped heads, by the pair's number."""
+        return {str(each.number): measure(each) for each in self.swapped_pairs}

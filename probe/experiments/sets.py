@@ -29,9 +29,10 @@ from probe.experiments.columns import (
     with_ends,
 )
 from probe.experiments.design import Pairs, bootstrap, interval_over_senses, make_pairs, spread
+from probe.experiments.heads import swap_every_head
 from probe.experiments.record import WordRecord
-from probe.experiments.run import Run, SwappedPair
-from probe.experiments.swaps import moved_toward_donor
+from probe.experiments.run import SwappedPair, WordRun
+from probe.experiments.swaps import moved_toward_donor, net_by_pair
 from probe.model.weights import Weights
 from probe.patching.inputs import Rows
 from probe.patching.sets import (
@@ -110,7 +111,7 @@ TABLES = {
 }
 
 
-def measure(run: Run) -> "dict[str, xr.Dataset] | None":
+def measure(run: WordRun) -> "dict[str, xr.Dataset] | None":
     """The curves of a word, and the random sets, by table; None if no heads were swapped.
 
     The order of heads for a pair is taken from the pairs that its holdout learns from.
@@ -139,13 +140,13 @@ def measure(run: Run) -> "dict[str, xr.Dataset] | None":
             # Without a pair in the training part, the order is that of all pairs.
             order = ordered(net[learned or slice(None)].mean(0), depth, run.weights)
             groups.append(Ranked(sense.axes, each.pairs.take(tested), order))
-    mean = np.mean([each.effects.word.net_by_pair.mean(0) for each in run.swapped_pairs], axis=0)
+    mean = np.mean([each.net.mean(0) for each in run.swapped_pairs], axis=0)
     order = ordered(mean, depth, run.weights)
     z = run.observation.states.z
     return run_curves(run.weights, run.observation.texts, z, groups, order, depth, seed=seed)
 
 
-def _ranking(run: Run, each: SwappedPair) -> tuple[Pairs, Array]:
+def _ranking(run: WordRun, each: SwappedPair) -> tuple[Pairs, Array]:
     """The pairs that heads are ordered on, and their net effects, `pair layer head`.
 
     With folds, they are the pairs that are swapped anyway. If the file defines a split, they are
@@ -153,7 +154,7 @@ def _ranking(run: Run, each: SwappedPair) -> tuple[Pairs, Array]:
     """
     prepared = each.prepared
     if len(prepared.sense.split.holdouts) > 1:
-        return each.pairs, each.effects.word.net_by_pair
+        return each.pairs, each.net
     learned = make_pairs(
         run.observation.material.sentences,
         run.observation.material.distances,
@@ -163,20 +164,20 @@ def _ranking(run: Run, each: SwappedPair) -> tuple[Pairs, Array]:
         learned=True,
     )
     if len(learned) == 0:
-        return each.pairs, each.effects.word.net_by_pair
+        return each.pairs, each.net
     # With the file's split there is one axis, which was fitted on the sentences of these pairs.
     axes = prepared.sense.axes
     fitted = replace(axes, cell=np.zeros_like(axes.cell))
-    swapped = swaps.measure(
+    swapped = swap_every_head(
         run.weights,
         run.observation.texts,
         run.observation.states,
         fitted,
         learned,
         gap=swaps.gaps(fitted, run.observation.stages.vectors, learned),
-        reading=prepared.reading,
+        readout=prepared.readout,
     )
-    return learned, swapped.effects.word.net_by_pair
+    return learned, net_by_pair(swapped["word"])
 
 
 def ordered(net: Array, depth: int, weights: Weights) -> tuple[HeadIndex, ...]:

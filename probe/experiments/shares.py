@@ -6,7 +6,7 @@ The direct share of every component at the read-out layer. The shares of two sen
 from typing import TYPE_CHECKING
 
 from probe.experiments.columns import KEYS, Column, Table, as_elsewhere, dataset, or_missing, rows
-from probe.experiments.run import Run
+from probe.experiments.run import WordRun
 from probe.model import decomposition
 
 if TYPE_CHECKING:
@@ -35,23 +35,23 @@ TABLES = {
 }
 
 
-def measure(run: Run) -> "xr.Dataset":
+def measure(run: WordRun) -> "xr.Dataset":
     """The share of each component. `pair component`"""
     states = run.observation.states
     depth = run.observation.depth
     by_pair = []
-    for prepared, pair in run.each():
-        a = pair.rows(pair.senses[0])
-        b = pair.rows(pair.senses[1])
+    for each in run.prepared:
+        sense = each.sense
+        a, b = (sense.split.tested_rows(is_a) for is_a in (True, False))
         # Held-out axes: a sentence's direction was fitted without its cue word and frame.
         # `row d_model`
-        directions = prepared.sense.axes.directions([*a, *b])[:, depth]
+        directions = sense.axes.directions([*a, *b])[:, depth]
         by_pair.append(decomposition.shares(run.weights, states, directions, depth, a, b))
     parts = by_pair[0]
     return dataset(
         TABLES,
         {"share": ("pair component", [[part.share for part in of_pair] for of_pair in by_pair])},
-        senses=[pair.senses for pair in run.pairs],
+        senses=[each.sense.senses for each in run.prepared],
         coordinates={
             "component": ("component", [part.component for part in parts]),
             "layer": ("component", or_missing([part.layer for part in parts])),

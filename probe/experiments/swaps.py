@@ -9,8 +9,10 @@ Its unit is the fitted gap, the distance between the senses' means in the fittin
 close to 1. Stages are the depths of the residual stream, counted from 0; after them come the stages
 of the next token. No head has written at stage 0, so the effects there are 0.
 
-`Shifts` are raw, or divided by the fitted gap. `Effects` are the same at one stage per layer, with
-the G of each pair; their ratios divide by the sum of G.
+`Shifts` are raw, or divided by the fitted gap. `Effects` are the same at one stage per layer, by
+name: the numerators of R_dn and R_ns (`denoise`, `noise`) and of the effect of same-sense donors,
+averaged over both members (`same_sense`), `pair layer head` each, with the G of each pair (`gap`,
+`pair layer`). Their ratios divide by the sum of G.
 
 `probe.experiments.design` decides which sentence is the donor of which, and where each head is
 read.
@@ -18,27 +20,27 @@ read.
 Sources: Heimersheim & Nanda 2024; Zhang & Nanda 2024.
 """
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from functools import partial
-from typing import NamedTuple
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
-from probe.experiments.design import Pairs, Readings
-from probe.model.decomposition import head_contributions
-from probe.model.records import TargetStates
+from probe.experiments.design import Pairs
 from probe.model.weights import Weights
-from probe.patching.heads import swap_heads, swap_sets
+from probe.patching.heads import swap_sets
 from probe.patching.inputs import Rows
-from probe.patching.mlps import swap_mixers
 from probe.patching.sets import Mask
 from probe.stats import resampling
 from probe.stats.axes import HeldOutAxes
 from probe.stats.resampling import Array
+
+if TYPE_CHECKING:
+    import xarray as xr
+
+Effects = Mapping[str, Array]
+NUMERATORS = ("denoise", "noise", "same_sense")
 
 
 class Shifts(NamedTuple):
@@ -94,203 +96,57 @@ class Shifts(NamedTuple):
         return opposite - (self.same_a + self.same_b) / 2
 
 
-@dataclass(frozen=True, eq=False)
-class Effects:
-    """The effect of swapping each head, pair by pair, in units of M.
-
-    pair_gap: G of each pair, at the stage at which the heads of a layer are read. `pair layer`
-    denoise, noise: the numerators of R_dn and R_ns. `pair layer head`
-    same_sense: the same with a same-sense donor, averaged over both members. `pair layer head`
-    """
-
-    pair_gap: Array
-    denoise: Array
-    noise: Array
-    same_sense: Array
-
-    def ratio(self, name: str) -> Array:
-        """Σ name / Σ G over pairs.
-
-        Shape: -> layer head
-        """
-        return np.asarray(getattr(self, name).sum(0) / self.pair_gap.sum(0)[:, None])
-
-    @property
-    def swap(self) -> Array:
-        """The swap effect, (R_dn + R_ns) / 2.
-
-        Shape: -> layer head
-        """
-        return (self.ratio("denoise") + self.ratio("noise")) / 2
-
-    @property
-    def net_by_pair(self) -> Array:
-        """The effect of each pair minus that of its same-sense donors, as a fraction of the mean
-        gap. The mean over pairs is `swap` minus the ratio of `same_sense`.
-
-        Shape: -> pair layer head
-        """
-        both_ways = (self.denoise + self.noise) / 2
-        return (both_ways - self.same_sense) / self.pair_gap.mean(0)[:, None]
-
-    def draws(self, weights: Array) -> dict[str, Array]:
-        """The swap effect (`swap`), and the swap effect minus the effect of same-sense donors
-        (`net`), in every bootstrap draw.
-
-        Shape: draws pair -> draws layer head
-
-        weights: how often each pair counts in each draw
-        """
-        both_ways = (self.denoise + self.noise) / 2
-        swap = resampling.bootstrap_ratio(both_ways, self.pair_gap, weights)
-        same_sense = resampling.bootstrap_ratio(self.same_sense, self.pair_gap, weights)
-        return {"swap": swap, "net": swap - same_sense}
-
-
-@dataclass(frozen=True, eq=False)
-class PairEffects:
-    """All swaps of one pair of senses.
-
-    word: the effects at the word, at the stage at which the heads of each layer are read
-    next_token: the effects on the prediction of the next token, or None
-    continuation: the effects on the logits of known continuations, or None
-    direct: the numerators of the direct effect, the head's write. `pair layer head`
-    direct_gap: G of each pair, at the stage at which the write is read. `pair layer`
-    profile: the net effect of every head at every depth; 0 before the head's layer, NaN where the
-        pairs have no gap. `layer head depth`
-    has_heads: False for a layer with another mixer instead of attention. `layer`
-    mixers: the effects of the mixers that replace attention in a hybrid, `pair mixer 1`; None for
-        other models
-    """
-
-    word: Effects
-    next_token: Effects | None
-    continuation: Effects | None
-    direct: Array
-    direct_gap: Array
-    profile: Array
-    has_heads: NDArray[np.bool_]
-    mixers: Effects | None = None
-
-    @property
-    def direct_effect(self) -> Array:
-        """The write of each head as a fraction of the gap at the stage at which the write is read.
-
-        Shape: -> layer head
-        """
-        return np.asarray(self.direct.sum(0) / self.direct_gap.sum(0)[:, None])
-
-    def draws(self, weights: Array) -> dict[str, Array]:
-        """`Effects.draws`, with the direct effect (`direct`)."""
-        direct = resampling.bootstrap_ratio(self.direct, self.direct_gap, weights)
-        return self.word.draws(weights) | {"direct": direct}
-
-
-class Swapped(NamedTuple):
-    """The swaps of every head in one pair of senses.
-
-    effects: in units of M
-    moved: how far each head moves the word, minus the effect of same-sense donors, in units of the
-        residual stream, at the depth at which the head is read: along the word's axis, and as the
-        length of the change. `pair layer head measure`
-    raw_effect: the same at every depth, mean over the pairs. `layer head depth measure`
-    """
-
-    effects: PairEffects
-    moved: Array
-    raw_effect: Array
-
-
-def measure(
-    weights: Weights,
-    texts: Rows,
-    states: TargetStates,
-    axes: HeldOutAxes,
-    pairs: Pairs,
-    *,
-    gap: Array,
-    reading: Readings,
-) -> Swapped:
-    """The swaps of every head.
-
-    texts: row by row as in `states`
-    states: of the unchanged runs; their z are the donors
-    axes: fitted at every stage, by holdout
-    gap: G of each pair. `pair stage`
-    reading: the stages at which heads are read
-    """
-    swap = partial(swap_heads, weights, length=True)
-    (raw,), lengths = run_measured(swap, texts, states.z, [axes], pairs)
-    shifts = raw.in_gaps(axes, pairs)
-
-    def at_stage(stage: int | None) -> Effects | None:
-        """The effects of all heads at one stage."""
-        return None if stage is None else _effects_at(shifts, gap, [stage] * len(reading.at))
-
-    depths = states.resid.shape[1]
-    # profile = Σ net / Σ G over pairs, at every depth.
-    net = shifts.net[..., :depths].sum(0)  # layer head depth
-    whole_gap = gap[:, :depths].sum(0)  # depth
-    rows = [*pairs.a, *pairs.b]
-    # direct = <write, u / gap> of A minus that of B, at the stage `reading.direct` of the layer.
-    directions = axes.directions(rows)[:, list(reading.direct)]
-    along_axis = head_contributions(weights, states, rows, directions, reading.direct)
-    effects = PairEffects(
-        word=_effects_at(shifts, gap, reading.at),
-        next_token=at_stage(reading.next_token),
-        continuation=at_stage(reading.continuation),
-        direct=(along_axis[: len(pairs)] - along_axis[len(pairs) :]).numpy(),
-        direct_gap=gap[:, list(reading.direct)],
-        profile=np.divide(net, whole_gap, out=np.full_like(net, np.nan), where=whole_gap != 0),
-        has_heads=weights.has_heads.cpu().numpy(),
-        mixers=_of_mixers(weights, texts, states, axes, pairs, reading=reading, gap=gap),
-    )
-    measured = np.stack([raw.net, lengths.net_length], axis=-1)[..., :depths, :]
-    at = np.asarray(reading.at)[None, :, None, None, None]
-    moved = np.take_along_axis(measured, at, axis=-2)[..., 0, :]
-    return Swapped(effects, moved, measured.mean(0))
-
-
-def _of_mixers(
-    weights: Weights,
-    texts: Rows,
-    states: TargetStates,
-    axes: HeldOutAxes,
-    pairs: Pairs,
-    *,
-    reading: Readings,
-    gap: Array,
-) -> Effects | None:
-    """The effects of swapping the mixers that replace attention, read at the stage of their layer.
-
-    Shape: -> pair mixer 1
-
-    gap: `pair stage`
-
-    None if every layer has attention.
-    """
-    if states.attn_out is None:
-        return None
-    swap = partial(swap_mixers, weights)
-    shifts = run_swaps(swap, texts, states.attn_out, axes, pairs).in_gaps(axes, pairs)
-    # A mixer counts as a layer with a single head.
-    of_one_head = Shifts(*(part[:, :, None] for part in shifts))  # pair mixer 1 stage each
-    has_heads = weights.has_heads.tolist()
-    stages = [at for at, of_heads in zip(reading.at, has_heads, strict=True) if not of_heads]
-    return _effects_at(of_one_head, gap, stages)
-
-
-def _effects_at(shifts: Shifts, gap: Array, stages: Sequence[int]) -> Effects:
-    """The effects where the heads of each layer are read at a separate stage.
+def effects_at(shifts: Shifts, gap: Array, stages: Sequence[int]) -> dict[str, Array]:
+    """The effects where the parts of each layer are read at a separate stage.
 
     shifts: `pair layer head stage` each
     gap: `pair stage`
     stages: the stage of each layer
     """
     index = np.asarray(stages)[None, :, None, None]
-    numerators = (shifts.denoise, shifts.noise, shifts.same_sense)
-    parts = [np.take_along_axis(part, index, -1)[..., 0] for part in numerators]
-    return Effects(gap[:, list(stages)], *parts)
+    effects = {
+        name: np.take_along_axis(getattr(shifts, name), index, -1)[..., 0] for name in NUMERATORS
+    }
+    return {**effects, "gap": gap[:, list(stages)]}
+
+
+def effects_of(data: "xr.Dataset") -> Effects:
+    """The effects of every head on the word, from the dataset of the experiment "heads"."""
+    return {name: data[f"{name}_by_pair"].values for name in ("gap", *NUMERATORS)}
+
+
+def ratio(effects: Effects, name: str) -> Array:
+    """Σ of a numerator / Σ G over pairs. `-> layer head`"""
+    return np.asarray(effects[name].sum(0) / effects["gap"].sum(0)[:, None])
+
+
+def swap_effect(effects: Effects) -> Array:
+    """(R_dn + R_ns) / 2. `-> layer head`"""
+    return (ratio(effects, "denoise") + ratio(effects, "noise")) / 2
+
+
+def net_by_pair(effects: Effects) -> Array:
+    """The effect of each pair minus that of its same-sense donors, as a fraction of the mean gap.
+    The mean over pairs is the swap effect minus the ratio of `same_sense`.
+
+    Shape: -> pair layer head
+    """
+    both_ways = (effects["denoise"] + effects["noise"]) / 2
+    return np.asarray((both_ways - effects["same_sense"]) / effects["gap"].mean(0)[:, None])
+
+
+def drawn_effects(effects: Effects, weights: Array) -> dict[str, Array]:
+    """The swap effect (`swap`), and the swap effect minus the effect of same-sense donors (`net`),
+    in every bootstrap draw.
+
+    Shape: draws pair -> draws layer head
+
+    weights: how often each pair counts in each draw
+    """
+    both_ways = (effects["denoise"] + effects["noise"]) / 2
+    swap = resampling.bootstrap_ratio(both_ways, effects["gap"], weights)
+    same_sense = resampling.bootstrap_ratio(effects["same_sense"], effects["gap"], weights)
+    return {"swap": swap, "net": swap - same_sense}
 
 
 def run_swaps(

@@ -7,9 +7,9 @@ An experiment is a module, and next to it a template of the same name if the pag
     ANSWERS     whether the answer of the page depends on it; the page is first written when all
                 such experiments are finished
     TABLES      its tables of words, by name
-    measure     from a `Run` to its result, a dataset (`probe.experiments.columns.dataset`); or a
-                dataset for each table by name; or several of one kind, such as one for each head;
-                None if there is nothing to measure
+    measure     from a `WordRun` to its result: a dataset (`probe.experiments.columns.dataset`); or
+                a dataset for each table, by its name; or datasets by other names, such as one for
+                each pair of senses by its number; None if there is nothing to measure
     SECONDS     how long it took once for *bank* in SmolLM2, for the progress bar
 
 and, if its template is a section of the page, the section's HEADING and TITLE. FILTERS are
@@ -26,7 +26,7 @@ from typing import Any, Protocol, cast
 import probe.experiments
 from probe.errors import InputError
 from probe.experiments.columns import Table
-from probe.experiments.run import Run
+from probe.experiments.run import WordRun
 
 
 class Experiment(Protocol):
@@ -40,7 +40,7 @@ class Experiment(Protocol):
     HEADING: str
     TITLE: str
     __file__: str
-    measure: Callable[[Run], Any]
+    measure: Callable[[WordRun], Any]
 
 
 @cache  # not at import: other modules of the folder, which it looks through, import this one
@@ -55,35 +55,35 @@ def every_experiment() -> dict[str, Experiment]:
     }
 
 
-ALWAYS = "heads"  # every verdict depends on it
+ALWAYS = ("senses", "heads")  # every verdict depends on them
 
 
 def choose(
     only: Collection[str] | str | None = None, without: Collection[str] | str = ()
 ) -> frozenset[str]:
     """The names of the experiments that a report runs: the requested ones, the ones that they need,
-    and "heads".
+    and ALWAYS.
 
     only: the experiments to run, as a list or as text such as "heads,nouns"; all if None
     without: experiments to omit, with all that need them
 
-    Raises InputError for an unknown name, or if "heads" would be omitted.
+    Raises InputError for an unknown name, or if one of ALWAYS would be omitted.
 
     Example:
         >>> from probe.experiments.table import choose
         >>> sorted(choose(only="circuit"))
-        ['circuit', 'heads', 'nouns']
+        ['circuit', 'heads', 'nouns', 'senses']
         >>> sorted(choose(without="head_parts, nouns, qk, readings, lessons, shares, sets"))
-        ['backups', 'controls', 'cue_sample', 'heads']
+        ['backups', 'controls', 'cue_sample', 'heads', 'senses']
     """
-    names = {ALWAYS}
+    names = {*ALWAYS}
     for name in every_experiment() if only is None else _names(only):
         names |= _with_needs(name)
     left_out = set(_names(without))
-    if ALWAYS in left_out:
+    if needed := sorted(left_out.intersection(ALWAYS)):
         raise InputError(
-            f"Cannot omit the experiment {ALWAYS}: every report answers which heads move the word. "
-            f"Omit some of {_listed(ALWAYS)}."
+            f"Cannot omit the experiment {needed[0]}: every report answers which heads move the "
+            f"word. Omit some of {_listed(*ALWAYS)}."
         )
     # An experiment is also omitted if it needs an omitted one.
     return frozenset(name for name in names if left_out.isdisjoint(_with_needs(name)))

@@ -357,7 +357,7 @@ class Explorer:
         }
         yield {"result": result}
 
-    def _writes(self, state: SessionState, reading: choose.Reading) -> list[DecompositionEntry]:
+    def _writes(self, state: SessionState, reading: choose.AxisAtDepth) -> list[DecompositionEntry]:
         """The contribution of each component to the word's coordinate, by source token, minus its
         contribution in the donor of a swap: the second sentence, or else the mean over sentences.
         """

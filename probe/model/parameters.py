@@ -62,7 +62,7 @@ class Sizes:
 
 
 @dataclass(frozen=True)
-class Part:
+class ParameterPart:
     """One kind of tensor: `number` of them with `each` parameters; `shape` in words."""
 
     name: str
@@ -83,7 +83,7 @@ class Count:
     """
 
     sizes: Sizes
-    parts: tuple[Part, ...]
+    parts: tuple[ParameterPart, ...]
     tensors: int = 0
 
     @property
@@ -118,7 +118,7 @@ class Count:
     def matrices_only(self) -> bool:
         return not any(part.name in NOT_MATRICES for part in self.parts)
 
-    def _of_heads(self) -> list[Part]:
+    def _of_heads(self) -> list[ParameterPart]:
         return [part for part in self.parts if part.name in HEAD_PARTS]
 
 
@@ -162,12 +162,12 @@ def count(sizes: Sizes, *, matrices_only: bool = False) -> Count:
     norms = (2 * s.d_model, 2 * s.n_layers + 1) if s.norms is None else (s.norms, 1)
     positions = s.n_ctx * s.d_model if s.positions is None else s.positions
 
-    def matrix(name: str, rows: int, columns: int, number: int) -> Part:
-        return Part(name, f"{rows:,} x {columns:,}", rows * columns, number)
+    def matrix(name: str, rows: int, columns: int, number: int) -> ParameterPart:
+        return ParameterPart(name, f"{rows:,} x {columns:,}", rows * columns, number)
 
     parts = (
         matrix("token embedding", s.d_vocab, s.d_model, 1),
-        Part(
+        ParameterPart(
             "position embedding",
             f"{positions // s.d_model:,} x {s.d_model:,}",
             positions,
@@ -177,7 +177,7 @@ def count(sizes: Sizes, *, matrices_only: bool = False) -> Count:
         matrix("key", s.d_model, s.d_head, keys),
         matrix("value down", s.d_model, s.d_head, keys),
         matrix("value up", s.d_head, s.d_model, heads),
-        Part(
+        ParameterPart(
             "attention biases",
             of_heads if s.biases is None else f"{of_attention:,}",
             of_attention,
@@ -186,14 +186,14 @@ def count(sizes: Sizes, *, matrices_only: bool = False) -> Count:
         *([matrix("MLP gate", s.d_model, s.d_mlp, mlps)] if s.gated else []),
         matrix("MLP up", s.d_model, s.d_mlp, mlps),
         matrix("MLP down", s.d_mlp, s.d_model, mlps),
-        Part(
+        ParameterPart(
             "MLP biases",
             f"{of_mlp:,}" if s.biases else f"{s.d_mlp:,} + {s.d_model:,}",
             of_mlp,
             mlps,
         ),
-        Part("norms", f"2 x {s.d_model:,}" if s.norms is None else f"{s.norms:,}", *norms),
-        *([Part("others", f"{s.others:,}", s.others, 1)] if s.others else []),
+        ParameterPart("norms", f"2 x {s.d_model:,}" if s.norms is None else f"{s.norms:,}", *norms),
+        *([ParameterPart("others", f"{s.others:,}", s.others, 1)] if s.others else []),
         matrix("unembedding", s.d_model, s.d_vocab, 0 if s.tied else 1),
     )
     return Count(

@@ -1,15 +1,13 @@
-"""Pages of results: values for the templates, one HTML file, and a folder that is written whole
+"""Pages of results: templates and their filters, one HTML file, and a folder that is written whole
 or not at all.
 
-A report goes one way: study -> findings (`probe.results.findings`) -> views -> templates. A view
-takes records and returns plain values and charts. The sentences of a section are in its template.
+A report goes one way: study -> frames -> templates. The sentences of a section are in its template,
+which reads the frames. What limits a sentence is a rule of `probe.claims`, and every rule is a
+filter.
 
-answer     the headline and the facts, for the page, the terminal and the notebook
-cards      view: the cards of the top heads
-words      view: the size of a study, the facts of every word, how its meanings part
-heads      view: maps, sets of heads, shares, the table of all heads
-sentences  view: single sentences, token by token; predictions: those read as another meaning
-checks     view: unambiguous nouns, controls, power, certificate, data, tables to download
+heads      what the map of heads and the lines of effects share over all words
+sentences  single sentences, token by token
+verdicts   the meaning of each verdict, and why a head has it
 sections   the sections of a report and their headings
 report     the page of a study, and what a notebook shows of a result
 cues       the page of a cue scan

@@ -9,21 +9,20 @@ import pandas as pd
 from markupsafe import Markup
 
 from probe import charts
-from probe.charts.palette import head_names, image
-from probe.claims import strongest_cues
+from probe.charts.palette import image
+from probe.claims import name_of, strongest_cues, worst_first
 from probe.experiments.cues import SAMPLE
-from probe.pages import checks, html
+from probe.pages import html
+from probe.pages.folder import download, downloads
 from probe.results import frames as tables
 from probe.results.columns import TABLES, dictionary
 from probe.results.cues import Cues
-from probe.stats.numbers import decimal, interval, listed, measured, percent
+from probe.stats.numbers import decimal, interval, listed, measured
 from probe.tidy import rounded
 
 CERTIFICATE = "cues_certificate"
 WORDS = 24  # of each column
 HEADLINE_WORDS = 2  # of each side
-HEAD_WORDS = 6  # of each side of a head
-MOST_HEADS = 12  # in the table
 Section = dict[str, Any]
 
 
@@ -52,54 +51,27 @@ def render(cues: Cues, manifest: Mapping[str, Any]) -> str:
     summary = cues.summary
     senses = list(cues.senses)
     frames = tables_of(cues)
-    downloads = checks.downloads(frames)
-    downloads.append(checks.download("cues", len(cues.cues), TABLES["cues"], ["Parquet"]))
+    tables_shown = downloads(frames)
+    tables_shown.append(download("cues", len(cues.cues), TABLES["cues"], ["Parquet"]))
     templates = html.environment("cues", "report")
-    has_heads = bool(cues.cues["head"].notna().any())
     return templates.get_template("cues.html.j2").render(
         summary=summary,
         senses=senses,
         model=cues.model_name,
         origin=cues.origin,
         options=cues.options,
-        columns=strongest_cues(cues.cues, WORDS),
-        first=strongest_cues(cues.cues, HEADLINE_WORDS),
-        seen=int(cues.cues.drop_duplicates("cue")["seen"].sum()),
-        scatter=charts.cue_scatter(cues.cues, senses) if has_heads else None,
-        heads=head_lines(cues),
+        cues=cues.cues,
+        heads=cues.heads,
+        WORDS=WORDS,
+        HEADLINE_WORDS=HEADLINE_WORDS,
         held_out=held_out_sentences(summary),
-        layers=cues.heads["layer"].nunique(),
-        number_of_heads=len(cues.heads),
         sample=SAMPLE,
-        certificate=checks.certificate(frames[CERTIFICATE]),
+        certificate=worst_first(frames[CERTIFICATE]),
         manifest=manifest,
         dictionary=frames["cues_columns"].to_dict("records"),
-        downloads=downloads,
+        downloads=tables_shown,
         **html.assets(templates, "cues.css.j2", "page.js"),
     )
-
-
-def head_lines(cues: Cues) -> list[Section]:
-    """The heads with the largest shares; a head that was measured for every cue also has its
-    attention and the words from which it writes most."""
-    by_name = dict(tuple(cues.cues.assign(name=head_names(cues.cues)).groupby("name", sort=False)))
-    lines = []
-    for row in cues.heads.head(MOST_HEADS).to_dict("records"):
-        name = f"L{row['layer']}H{row['head']}"
-        line: Section = {
-            "name": name,
-            "share": measured(row["share"], row["share_low"], row["share_high"]),
-            "nouns_r": row["nouns_r"],
-            "nouns_slope": row["nouns_slope"],
-            "attention": "",
-            "words": None,
-        }
-        if name in by_name:
-            of_head = by_name[name]
-            line["attention"] = percent(float(of_head["attention"].mean()))
-            line["words"] = strongest_cues(of_head, HEAD_WORDS, "write")
-        lines.append(line)
-    return lines
 
 
 def held_out_sentences(summary: Section) -> str:
@@ -137,8 +109,9 @@ def terminal_lines(cues: Cues) -> list[str]:
     ]
     first = f"{cues.summary['word']}: moved farthest by {'; by '.join(toward)}."
     if len(cues.heads):
-        head = head_lines(cues)[0]
-        first += f" {head['name']} carries {head['share']} of what the words do to it."
+        head: Any = next(cues.heads.itertuples())
+        share = measured(head.share, head.share_low, head.share_high)
+        first += f" {name_of(head)} carries {share} of what the words do to it."
     return [line for line in (first, held_out_sentences(cues.summary)) if line]
 
 
@@ -155,7 +128,8 @@ def notebook_html(cues: Cues) -> str:
             summary=summary,
             senses=senses,
             model=cues.model_name,
-            columns=strongest_cues(cues.cues, WORDS),
+            cues=cues.cues,
+            WORDS=WORDS,
             picture=picture,
             held_out=held_out_sentences(summary),
             frames=list(cues.frames),

@@ -231,3 +231,17 @@ def _trial(folder: Path, existing: Path) -> str | None:
         for part in new_folders:
             with suppress(OSError):
                 part.rmdir()
+
+
+def downloads(
+    frames: Mapping[str, pd.DataFrame], contents: Mapping[str, str] = TABLES
+) -> list[dict[str, Any]]:
+    """The tables in the page's folder, and `what` each holds."""
+    return [download(name, len(frame), contents.get(name, "")) for name, frame in frames.items()]
+
+
+def download(
+    name: str, rows: int, contents: str, files: Sequence[str] = ("CSV", "Parquet")
+) -> dict[str, Any]:
+    """A table to download: in which folder and under which name, and as which files."""
+    return {"name": name, "what": contents, "rows": rows, "files": files}

@@ -9,8 +9,10 @@ escaped cannot run.
 import base64
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache, partial
+from inspect import getmembers, isfunction
 from itertools import chain, count
 from pathlib import Path
 from typing import Any
@@ -23,18 +25,17 @@ from jinja2.bccache import Bucket
 from markupsafe import Markup
 
 import probe.experiments
+from probe import charts, claims
 from probe.charts import palette, themed
-from probe.claims import (
-    peak,
-    random_sets_like,
-    ranked,
-    reason_to_attend,
-    smallest_set,
-    strongest_cues,
-)
+from probe.experiments.beside_nouns import TOO_FEW_NOUNS
+from probe.experiments.material import LATE
+from probe.experiments.run import LEADERS
+from probe.experiments.senses import NOT_ASKED_FOR
 from probe.experiments.table import every_experiment
-from probe.pages.sentences import TINTS, marked
-from probe.stats.limits import GATE, LEVEL, SMALLEST
+from probe.pages.folder import downloads
+from probe.pages.heads import axis_of_lines, columns_besides_heads, effect_axis, place
+from probe.pages.sentences import TINTS, arcs, example_sentence, left_out_by_rule, marked
+from probe.stats.limits import FEW, FEW_CUES, FEWEST_NOUNS, FEWEST_WORDS, GATE, LEVEL, SMALLEST
 from probe.stats.numbers import (
     bare,
     counted,
@@ -49,6 +50,10 @@ from probe.stats.numbers import (
     percent,
     scientific,
 )
+from probe.stats.resampling import smallest_effect
+from probe.text.splits import ALIGNED, DRAWN
+
+Macro = Callable[..., str]
 
 TEMPLATES = Path(__file__).parent / "templates"
 
@@ -94,13 +99,55 @@ def environment(*folders: str | Path) -> Environment:
         bytecode_cache=_COMPILED,
     )
     of_experiments = [getattr(room, "FILTERS", ()) for room in every_experiment().values()]
+    templates.filters |= dict(getmembers(claims, isfunction))
     templates.filters |= {each.__name__: each for each in chain(FILTERS, *of_experiments)}
     templates.filters["listed"] = lambda items: listed(list(items))
     templates.tests["measured"] = pd.notna
-    templates.globals |= {"SMALLEST": SMALLEST}
-    templates.globals |= {"GATE": GATE, "LEVEL": LEVEL, "TINTS": TINTS}
+    templates.globals |= CONSTANTS
+    templates.globals["charts"] = charts
     templates.globals["chart"] = partial(_chart_box, count(1))
     return templates
+
+
+def facts_of(
+    rows: Mapping[str, pd.DataFrame],
+    macros: Mapping[bool, Mapping[str, Macro]],
+    further: Mapping[str, Macro] | None = None,
+) -> dict[str, Markup]:
+    """The facts of a word: labels and values in one line, without those that do not apply; then the
+    further ones, empty where they do not apply.
+
+    rows: of the word, by table
+    macros: of the values by label, of words without and with a gap
+    """
+    of_word = macros[bool(rows["words"]["ranked"].any())]
+    values = {label: value for label, value in texts(rows, of_word).items() if value}
+    return values | texts(rows, further or {})
+
+
+def texts(argument: object, macros: Mapping[str, Macro]) -> dict[str, Markup]:
+    """The text of each macro for an argument, in one line, by label."""
+    return {label: _line(macro(argument)) for label, macro in macros.items()}
+
+
+def plain(value: Any) -> str:
+    """A value of the user's file as text: whole numbers without a decimal point."""
+    if pd.isna(value):
+        return ""
+    return f"{value:.6g}" if isinstance(value, float) else str(value)
+
+
+def _line(text: str) -> Markup:
+    """The output of a macro without line breaks; narrow spaces stay."""
+    return Markup(re.sub(r"[ \n]+", " ", text).strip(" "))
+
+
+def in_rows(columns: Iterable[Mapping[str, str]]) -> dict[str, list[str]]:
+    """The values of each label in every column, without labels that have none."""
+    columns = list(columns)
+    labels = dict.fromkeys(label for column in columns for label in column)
+    rows = {label: [column.get(label, "") for column in columns] for label in labels}
+    return {label: values for label, values in rows.items() if any(values)}
 
 
 def where(rows: pd.DataFrame, **values: object) -> pd.DataFrame:
@@ -146,25 +193,48 @@ def together(tokens: Sequence[Mapping[str, Any]]) -> list[list[Mapping[str, Any]
     return groups
 
 
+CONSTANTS = {
+    "ALIGNED": ALIGNED,
+    "DRAWN": DRAWN,
+    "FEW": FEW,
+    "FEW_CUES": FEW_CUES,
+    "FEWEST_NOUNS": FEWEST_NOUNS,
+    "FEWEST_WORDS": FEWEST_WORDS,
+    "GATE": GATE,
+    "LATE": LATE,
+    "LEADERS": LEADERS,
+    "LEVEL": LEVEL,
+    "NOT_ASKED_FOR": NOT_ASKED_FOR,
+    "SMALLEST": SMALLEST,
+    "TINTS": TINTS,
+    "TOO_FEW_NOUNS": TOO_FEW_NOUNS,
+}
 FILTERS = (
+    arcs,
+    axis_of_lines,
     bare,
+    columns_besides_heads,
     counted,
     decimal,
     distance_percent,
+    downloads,
+    effect_axis,
+    example_sentence,
+    facts_of,
     grouped,
+    in_rows,
     interval,
+    left_out_by_rule,
     marked,
     measured,
     ordinal,
     p_value,
-    peak,
     percent,
-    random_sets_like,
-    ranked,
-    reason_to_attend,
+    place,
+    plain,
     scientific,
-    smallest_set,
-    strongest_cues,
+    smallest_effect,
+    texts,
     together,
     where,
     with_interval,

@@ -9,6 +9,7 @@ from typing import Any
 import pandas as pd
 
 from probe.errors import InputError
+from probe.experiments.store import read_tree
 from probe.model.check import Certificate, Row
 from probe.pages.cues import CERTIFICATE as CUES_CERTIFICATE
 from probe.pages.folder import (
@@ -70,6 +71,7 @@ def read(folder: str | os.PathLike[str]) -> Result:
 def _study(path: Path, manifest: Mapping[str, Any]) -> Study:
     frames = _frames(path, manifest["frames"])
     frames["verdicts"] = frames["verdicts"].drop(columns="because")
+    records = manifest.get("records", {})
     return Study(
         model_name=manifest["model"],
         origin=_origin(manifest),
@@ -77,6 +79,8 @@ def _study(path: Path, manifest: Mapping[str, Any]) -> Study:
         certificate=_certificate(manifest, frames["certificate"]),
         frames=frames,
         data_sha256=manifest["data_sha256"],
+        data={word: read_tree(path / WORDS / name) for word, name in records.items()},
+        files=tuple(records.values()),
         unfinished=tuple(manifest.get("unfinished", ())),
     )
 

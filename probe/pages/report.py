@@ -14,18 +14,15 @@ from probe import charts
 from probe.charts import head_maps
 from probe.charts.grid import head_grids
 from probe.charts.palette import SENSES, image
+from probe.claims import Frames, rows_by_word, senses_of
 from probe.display import html_of
 from probe.model.records import Trace
-from probe.pages import html, sections, words
-from probe.pages.answer import FIRST_FACTS, answer
+from probe.pages import html, sections
 from probe.pages.cues import notebook_html as cues_html
-from probe.pages.sections import Page
 from probe.pages.survey import notebook_html as survey_html
-from probe.pages.verdicts import GLOSSES, MEANINGS, MEANINGS_WITHOUT_NEXT
 from probe.pages.walk import notebook_html
 from probe.results.cues import Cues
 from probe.results.evaluation import Evaluation
-from probe.results.findings import Frames, WordFindings
 from probe.results.frames import without_rows
 from probe.studies.study import Study
 from probe.studies.survey import Survey
@@ -33,49 +30,34 @@ from probe.walkthrough.walk import Walk
 
 
 @html.without_validation
-def render(
-    findings: Mapping[str, WordFindings], frames: Frames, manifest: Mapping[str, Any]
-) -> str:
+def render(frames: Frames, manifest: Mapping[str, Any]) -> str:
     """The page of a study as HTML.
 
+    frames: its tables, by name, with those that describe its columns and verdicts
     manifest: model, options and versions; everything but the time of day is on the page.
     """
-    page = Page(findings, without_rows() | dict(frames), frames.keys(), manifest)
-    page_sections = sections.sections_of(page)
-    values: dict[str, Any] = {}
-    for section in page_sections:
-        values |= section.values(page)
-    predicts = bool(frames["heads"]["p_next_token"].notna().any())
+    page_sections = sections.sections_of(frames)
+    frames = without_rows() | dict(frames)
+    by_word = rows_by_word(frames)
     templates = html.environment("report", "survey")
     return templates.get_template("ambiguity.html.j2").render(
-        values,
         sections=page_sections,
         headings=sections.under_headings(page_sections),
-        answer=answer(findings),
-        FIRST_FACTS=FIRST_FACTS,
-        opening=words.opening(findings),
-        findings=findings,
-        frames=page.frames,
-        charts=charts,
-        hues=hues(findings),
-        marks=charts.MARKS,
-        glosses=GLOSSES,
-        meanings=MEANINGS if predicts else MEANINGS_WITHOUT_NEXT,
-        cues_marked=any(word.cautions.cue_marked for word in findings.values()),
-        causal=all(word.causal for word in findings.values()),
-        predicts=predicts,
+        frames=frames,
+        by_word=by_word,
+        hues={word: hues(rows["words"]) for word, rows in by_word.items()},
         model_name=manifest["model"],
         manifest=manifest,
         **html.assets(templates, "style.css.j2", "page.js"),
     )
 
 
-def hues(findings: Mapping[str, WordFindings]) -> dict[str, dict[str, str]]:
-    """By word and sense, the name of the hue in the style sheet."""
-    return {
-        word: {sense: f"s{number % len(SENSES)}" for number, sense in enumerate(finding.senses)}
-        for word, finding in findings.items()
-    }
+def hues(words: pd.DataFrame) -> dict[str, str]:
+    """By sense, the name of the hue in the style sheet.
+
+    words: the rows of one word in this table
+    """
+    return {sense: f"s{number % len(SENSES)}" for number, sense in enumerate(senses_of(words))}
 
 
 html_of.register(Walk, notebook_html)
@@ -123,7 +105,7 @@ def _evaluation(evaluation: Evaluation) -> str:
 @html_of.register
 def _study(study: Study) -> str:
     """The answer, the maps, and a line for each word."""
-    findings = study.findings
+    frames = without_rows() | study.frames
     word_heads = study.frames["word_heads"]
     picture = Markup(image(head_maps(word_heads))) if len(word_heads) else ""
     return (
@@ -133,9 +115,9 @@ def _study(study: Study) -> str:
             model_name=study.model_name,
             origin=study.origin.kind,
             quantised=study.origin.quantised(study.certificate.dtype),
-            answer=answer(findings),
-            findings=findings,
-            frames=study.frames,
+            frames=frames,
+            by_word=rows_by_word(frames),
+            names=list(study.frames),
             picture=picture,
         )
     )

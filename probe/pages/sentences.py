@@ -3,15 +3,16 @@
 Text and numbers for the template, which escapes them; no HTML.
 """
 
-from collections.abc import Mapping
 from typing import Any
 from unicodedata import east_asian_width
 
 import pandas as pd
 
+from probe.claims import Frames, clearest_sentence, named
+from probe.experiments.run import LEADERS
 from probe.model.tokens import VISIBLE
-from probe.results.findings import HeadFinding, Row, WordFindings
 from probe.stats.numbers import decimal, percent
+from probe.text.sentences import REPEATS
 
 SMALLEST_WRITTEN = 0.005  # of the gap: a smaller contribution rounds to 0 % and is not written
 TINTS = 20  # steps of a tint, each a class of the style sheet
@@ -29,47 +30,20 @@ AROUND = 30  # kept left and right of what matters in a small picture
 Section = dict[str, Any]
 
 
-def examples(findings: Mapping[str, WordFindings]) -> dict[str, Section]:
-    """By word, the sentence in which the top head writes most from the cue toward its sense; no
-    entry where no head has sentences.
+def example_sentence(rows: Frames) -> "pd.Series | None":
+    """The row of the sentence of a word in which the first named head writes most from the cue
+    toward the sense that is meant. None where no head has sentences.
 
-    All tokens count where no cue is marked.
+    rows: of the word, by table
     """
-    by_word = {}
-    for word, finding in findings.items():
-        readings = finding.rows.get("readings")
-        if readings is None:
-            continue
-        read = set(zip(readings["layer"], readings["head"], strict=True))
-        leading = next((head for head in finding.named if (head.layer, head.head) in read), None)
-        if leading is not None:
-            by_word[word] = _sentence(finding, _clearest(of_head(readings, leading)))
-    return by_word
+    readings = rows["readings"]
+    heads = named(rows["word_heads"], LEADERS)[["layer", "head"]].drop_duplicates()
+    of_heads = (readings.merge(head.to_frame().T) for _, head in heads.iterrows())
+    of_first = next((rows_of_head for rows_of_head in of_heads if len(rows_of_head)), None)
+    return None if of_first is None else rows["sentences"].iloc[clearest_sentence(of_first)]
 
 
-def of_head(rows: pd.DataFrame, head: HeadFinding) -> pd.DataFrame:
-    """The rows of one head."""
-    return rows[(rows["layer"] == head.layer) & (rows["head"] == head.head)]
-
-
-def _clearest(rows: pd.DataFrame) -> int:
-    """The number of the sentence whose cue contributes most to the sense that is meant."""
-    is_first_sense = rows["sense"] == rows["sense_a"]
-    toward = rows["contribution"].where(is_first_sense, -rows["contribution"])
-    cues = rows["role"].eq("cue")
-    if cues.any():
-        toward = toward.where(cues, 0.0)
-    sums = toward.groupby(rows["sentence"], sort=False).sum()
-    return int(sums.index[int(sums.argmax())])
-
-
-def _sentence(finding: WordFindings, number: int) -> Section:
-    """A sentence of the study as its sense and its marked text."""
-    row = finding.rows["sentences"].iloc[number].to_dict()
-    return {"sense": row["sense"], "parts": marked(row)}
-
-
-def marked(row: Row) -> list[tuple[str, str]]:
+def marked(row: Any) -> list[tuple[str, str]]:
     """The text in parts, each with its role: word, cue, or empty."""
     text = row["text"]
     spans = [(int(row["start"]), int(row["end"]), "word")]
@@ -83,6 +57,15 @@ def marked(row: Row) -> list[tuple[str, str]]:
         end_of_last = end
     pieces.append((text[end_of_last:], ""))
     return [piece for piece in pieces if piece[0]]
+
+
+def left_out_by_rule(left_out: pd.DataFrame) -> Any:
+    """What was left out, grouped by word and rule. Repetitions count together, and so does what had
+    no word yet.
+    """
+    repeats = left_out["reason"].str.startswith(REPEATS)
+    rule = left_out["reason"].where(~repeats, f"{REPEATS} an earlier row")
+    return left_out.groupby([left_out["word"].fillna(""), rule], sort=False)
 
 
 def arcs(rows: pd.DataFrame) -> Section:
@@ -116,11 +99,10 @@ def arcs(rows: pd.DataFrame) -> Section:
         "right": min(matter[-1]["end"] + AROUND, x + MARGIN),
         "most": {"text": strongest["text"], "share": percent(strongest["attention"])},
         "cue_share": percent(sum(on_cue)) if on_cue else None,
-        "sum": decimal(100 * sum(token["contribution"] for token in tokens), 0),
     }
 
 
-def _token(token: Row, word_pos: int, after: int) -> Section:
+def _token(token: Any, word_pos: int, after: int) -> Section:
     """A token with its place in the drawing, in pixels, right of the token that ends at `after`."""
     attention = float(token["attention"])
     contribution = float(token["contribution"])

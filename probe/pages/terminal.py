@@ -4,14 +4,18 @@ import json
 import math
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
+from operator import attrgetter
 from threading import Timer
 from time import monotonic
 from typing import TYPE_CHECKING, Any
 
 import typer
+
+from probe.stats.limits import FEWEST_WORDS, GATE, LEVEL
+from probe.stats.numbers import bare, counted, decimal, interval, listed, p_value
 
 MINUTE = 60.0  # seconds
 LOADING = "loading the model"
@@ -30,7 +34,11 @@ OTHERWISE = 10  # sentences read otherwise that are listed
 LONGEST = 200  # characters of such a sentence
 REASONS = 5  # why sentences were left out, that are listed one by one
 
+Columns = dict[str, Callable[[Any], str]]
+
 if TYPE_CHECKING:
+    import pandas as pd
+
     from probe.model.check import Certificate
     from probe.model.parameters import Count
     from probe.results.evaluation import Evaluation
@@ -46,20 +54,16 @@ def print_certificate(certificate: "Certificate", *, as_json: bool) -> None:
         about = {"model": certificate.model_name, "dtype": certificate.dtype, "ok": certificate.ok}
         typer.echo(json.dumps(about | {"rows": parts}))
         return
-    header = ["layer", "quantity", "formula", "error", "scale", "tolerance", ""]
-    rows = [
-        [
-            "all" if row.layer is None else f"{row.stack} {row.layer}".strip(),
-            row.quantity,
-            row.formula,
-            f"{row.error:.1e}",
-            f"{row.scale:.2g}",
-            f"{row.tolerance:.0e}",
-            ("ok" if row.ok else "FELL SHORT") + (f" ({row.note})" if row.note else ""),
-        ]
-        for row in certificate.rows
-    ]
-    print_table(header, rows)
+    columns: Columns = {
+        "layer": lambda row: "all" if row.layer is None else f"{row.stack} {row.layer}".strip(),
+        "quantity": attrgetter("quantity"),
+        "formula": attrgetter("formula"),
+        "error": lambda row: f"{row.error:.1e}",
+        "scale": lambda row: f"{row.scale:.2g}",
+        "tolerance": lambda row: f"{row.tolerance:.0e}",
+        "": lambda row: ("ok" if row.ok else "FELL SHORT") + (f" ({row.note})" if row.note else ""),
+    }
+    print_table(certificate.rows, columns)
     typer.echo(f"{certificate.summary}.")
 
 
@@ -75,12 +79,14 @@ def print_parameters(counted: "Count", *, as_json: bool) -> None:
         return
     from probe.pages.parameters import parameter_sentences
 
-    rows = [
-        [part.name, part.shape, f"{part.each:>11,}", f"{part.number:>7,}", f"{part.total:>14,}"]
-        for part in counted.parts
-        if part.number
-    ]
-    print_table(["part", "shape", f"{'each':>11}", f"{'of them':>7}", f"{'in all':>14}"], rows)
+    columns: Columns = {
+        "part": attrgetter("name"),
+        "shape": attrgetter("shape"),
+        f"{'each':>11}": lambda part: f"{part.each:>11,}",
+        f"{'of them':>7}": lambda part: f"{part.number:>7,}",
+        f"{'in all':>14}": lambda part: f"{part.total:>14,}",
+    }
+    print_table([part for part in counted.parts if part.number], columns)
     for line in parameter_sentences(counted):
         typer.echo(line)
 
@@ -88,16 +94,48 @@ def print_parameters(counted: "Count", *, as_json: bool) -> None:
 def print_evaluation(evaluation: "Evaluation") -> None:
     """Every word at its chosen depth, the mean by depth, both with heads taken out where they were,
     the sentences that are read otherwise, and why sentences were left out."""
-    parts = [words_of(evaluation), baselines_of(evaluation), means_of(evaluation)]
+    from probe.experiments.accuracy import METHODS
+    from probe.experiments.senses import depth_label
+    from probe.results.ablation import CHOSEN
+
+    words = evaluation.words
+    mean_over = f"mean over {counted(len(words), 'word')}"
+    scores = {"accuracy": _in_percent("accuracy"), "macro-F1": _in_percent("macro_f1")}
+    of_words: Columns = {"word": attrgetter("word"), "senses": text_of("senses")}
+    of_words |= {"sentences": text_of("sentences"), "tested": text_of("tested")}
+    # Each fold is read at the depth that its training sentences chose; the most frequent is named.
+    of_words |= {
+        "left out": text_of("left_out"),
+        "mostly read": lambda row: depth_label(row.depth),
+    }
+    baselines = {name: label for name, label in METHODS.items() if name != "nearest"}
+    means: Columns = {
+        mean_over: attrgetter("method"),
+        "read": lambda row: row.label if isinstance(row.label, str) else "",
+        **scores,
+        "angle (°)": lambda row: "" if math.isnan(row.angle) else decimal(row.angle),
+    }
+    tables: list[tuple[Any, Columns]] = [
+        (words, of_words | scores),
+        (
+            words,
+            {"accuracy / macro-F1": attrgetter("word")}
+            | {label: _both_scores(name) for name, label in baselines.items()},
+        ),
+        (evaluation.mean, means),
+    ]
     if evaluation.without is not None:
-        parts += without_of(evaluation)
-        if len(evaluation.words) > 1:
-            parts += without_words_of(evaluation)
-    for header, rows in parts:
-        print_table(header, rows, width=EVALUATION_WIDTH)
+        rows = evaluation.without
+        of_word = rows["word"].notna()
+        tables += _without_tables(rows[~of_word], {mean_over: attrgetter("label")})
+        if len(words) > 1:
+            chosen = rows[of_word & (rows["label"] == CHOSEN)]
+            tables += _without_tables(chosen, {CHOSEN: attrgetter("word")})
+    for frame, columns in tables:
+        print_table(frame.itertuples(), columns, EVALUATION_WIDTH)
         typer.echo()
     if evaluation.without is not None:
-        for line in without_sentences(evaluation):
+        for line in without_sentences(evaluation, evaluation.without):
             typer.echo(line)
         typer.echo()
     print_otherwise(evaluation)
@@ -105,52 +143,56 @@ def print_evaluation(evaluation: "Evaluation") -> None:
         typer.echo(line)
 
 
-Shown = tuple[list[str], list[list[str]]]  # header and rows
+def text_of(name: str) -> Callable[[Any], str]:
+    """A value as it is."""
+    return lambda row: str(getattr(row, name))
 
 
-def words_of(evaluation: "Evaluation") -> Shown:
-    """Every word at its chosen depth. Each fold is read at the depth that its training sentences
-    chose; the depth named is the most frequent one."""
-    from probe.results.frames import depth_label
-
-    header = ["word", "senses", "sentences", "tested", "left out", "mostly read"]
-    header += ["accuracy", "macro-F1"]
-    rows = []
-    for row in evaluation.words.to_dict("records"):
-        counts = [str(row[name]) for name in ("senses", "sentences", "tested", "left_out")]
-        rows.append([row["word"], *counts, depth_label(row["depth"]), *_scores(row)])
-    return header, rows
+def _in_percent(name: str) -> Callable[[Any], str]:
+    """A score in percent."""
+    return lambda row: f"{100 * getattr(row, name):.1f}"
 
 
-def baselines_of(evaluation: "Evaluation") -> Shown:
-    """Accuracy and macro-F1 of every baseline, word by word."""
-    from probe.experiments.accuracy import METHODS
+def _both_scores(method: str) -> Callable[[Any], str]:
+    """Accuracy and macro-F1 of a baseline."""
+    scores = [_in_percent(f"{method}_{score}") for score in ("accuracy", "macro_f1")]
+    return lambda row: " / ".join(score(row) for score in scores)
 
-    baselines = [method for method in METHODS if method != "nearest"]
-    rows = []
-    for row in evaluation.words.to_dict("records"):
-        scores = [" / ".join(_scores(row, f"{method}_")) for method in baselines]
-        rows.append([row["word"], *scores])
-    return ["accuracy / macro-F1", *(METHODS[method] for method in baselines)], rows
+
+def _without_tables(rows: "pd.DataFrame", first: "Columns") -> "list[tuple[Any, Columns]]":
+    """Accuracy and how far it falls with heads taken out, in percent and percentage points, with p
+    over random sets: a table for each replacement."""
+    return [
+        (
+            rows[rows["kind"] == kind],
+            first
+            | {
+                "accuracy": _in_percent("accuracy"),
+                f"with {replacement}": _in_percent("accuracy_without"),
+                "falls by": _points,
+                "p": lambda row: p_value(row.p).removeprefix("p = "),
+            },
+        )
+        for kind, replacement in REPLACED.items()
+    ]
 
 
 def print_otherwise(evaluation: "Evaluation") -> None:
     """How many tested sentences are read otherwise than labelled, and the clearest of them."""
-    from probe.stats.numbers import decimal
-
     sentences = evaluation.sentences
     if sentences is None:
         return
     wrong = sentences[~sentences["right"].astype(bool)]
     clearest = wrong.sort_values("coordinate", kind="stable").head(OTHERWISE)
-    rows = []
-    for row in clearest.to_dict("records"):
-        text = row["text"] if len(row["text"]) <= LONGEST else f"{row['text'][:LONGEST]}…"
-        cells = [row["word"], row["sense"], row["predicted"], decimal(row["coordinate"]), text]
-        rows.append(cells)
-    if rows:
-        header = ["word", "sense", "read as", "coordinate", "sentence"]
-        print_table(header, rows, width=EVALUATION_WIDTH)
+    columns: Columns = {
+        "word": attrgetter("word"),
+        "sense": attrgetter("sense"),
+        "read as": attrgetter("predicted"),
+        "coordinate": lambda row: decimal(row.coordinate),
+        "sentence": lambda row: f"{row.text[:LONGEST]}{'…' if len(row.text) > LONGEST else ''}",
+    }
+    if len(clearest):
+        print_table(clearest.itertuples(), columns, EVALUATION_WIDTH)
         typer.echo()
     typer.echo(
         f"{len(wrong)} of {len(sentences)} tested sentences are read otherwise than labelled; "
@@ -158,72 +200,26 @@ def print_otherwise(evaluation: "Evaluation") -> None:
     )
 
 
-def means_of(evaluation: "Evaluation") -> Shown:
-    """The mean over the words, by depth, then of every baseline."""
-    from probe.stats.numbers import counted, decimal
-
-    rows = []
-    for row in evaluation.mean.to_dict("records"):
-        label = row["label"] if isinstance(row["label"], str) else ""
-        angle = "" if math.isnan(row["angle"]) else decimal(row["angle"])
-        rows.append([row["method"], label, *_scores(row), angle])
-    count = counted(len(evaluation.words), "word")
-    return [f"mean over {count}", "read", "accuracy", "macro-F1", "angle (°)"], rows
-
-
-def without_of(evaluation: "Evaluation") -> list[Shown]:
-    """Accuracy by depth, the mean over the words, and how far it falls with heads taken out, in per
-    cent and percentage points, with p over random sets: a table for each replacement."""
-    from probe.stats.numbers import counted
-
-    lines = [(of_depth[0]["label"], of_depth) for of_depth in _without(evaluation)]
-    return _without_tables(f"mean over {counted(len(evaluation.words), 'word')}", lines)
-
-
-def without_words_of(evaluation: "Evaluation") -> list[Shown]:
-    """The same for every word, at the depth chosen in training, which is the last row."""
-    from probe.results.ablation import CHOSEN
-
-    lines = [(word, _without(evaluation, word)[-1]) for word in evaluation.words["word"]]
-    return _without_tables(CHOSEN, lines)
-
-
-def _without_tables(
-    first: str, lines: Sequence[tuple[str, Sequence[Mapping[str, Any]]]]
-) -> list[Shown]:
-    """A table for each replacement; of each line its first cell, and a row for each replacement."""
-    from probe.stats.numbers import p_value
-
-    tables: list[Shown] = []
-    for number, replacement in enumerate(REPLACED.values()):
-        cells = []
-        for name, of_kinds in lines:
-            row = of_kinds[number]
-            p = p_value(row["p"]).removeprefix("p = ")
-            scores = [f"{100 * row[score]:.1f}" for score in ("accuracy", "accuracy_without")]
-            cells.append([name, *scores, _points(row), p])
-        tables.append(([first, "accuracy", f"with {replacement}", "falls by", "p"], cells))
-    return tables
-
-
-def without_sentences(evaluation: "Evaluation") -> list[str]:
+def without_sentences(evaluation: "Evaluation", without: "pd.DataFrame") -> list[str]:
     """What taking the heads out costs at the depth chosen in training, a sentence for each way."""
-    from probe.stats.numbers import counted, listed, p_value
+    from probe.results.ablation import CHOSEN
     from probe.studies.heads_given import head_index
 
     names = listed(evaluation.heads_out)
     sentences = []
-    for replacement, row in zip(REPLACED.values(), _without(evaluation)[-1], strict=True):
+    chosen = without[without["word"].isna() & (without["label"] == CHOSEN)]
+    rows: Iterable[Any] = chosen.itertuples()
+    for row in rows:
+        fall = _points(row)
+        rise = RISE if min(row.fall, row.macro_f1_fall) < 0 else ""
         sentences.append(
-            f"Without {names} at the word ({replacement} instead), accuracy at the {row['label']} "
-            f"is {100 * row['accuracy_without']:.1f} %, with them {100 * row['accuracy']:.1f} % "
-            f"(macro-F1 {100 * row['macro_f1_without']:.1f} % and {100 * row['macro_f1']:.1f} %): "
-            f"a fall of {_points(row)} percentage points, of macro-F1 "
-            f"{_points(row, 'macro_f1_fall')}"
-            f"{RISE if min(row['fall'], row['macro_f1_fall']) < 0 else ''}. Without random sets of "
-            f"as many other heads a layer ({row['random_sets']} sets) accuracy "
-            f"{_falls(row['random_fall'])} on average, {_at_most(row['random_most'])} "
-            f"({p_value(row['p'])} over the sets)."
+            f"Without {names} at the word ({REPLACED[row.kind]} instead), accuracy at the "
+            f"{row.label} is {100 * row.accuracy_without:.1f} %, with them "
+            f"{100 * row.accuracy:.1f} % (macro-F1 {100 * row.macro_f1_without:.1f} % and "
+            f"{100 * row.macro_f1:.1f} %): a fall of {fall} percentage points, of macro-F1 "
+            f"{_points(row, 'macro_f1_fall')}{rise}. Without random sets of as many other heads a "
+            f"layer ({row.random_sets} sets) accuracy {_falls(row.random_fall)} on average, "
+            f"{_at_most(row.random_most)} ({p_value(row.p)} over the sets)."
         )
     depths = evaluation.words["depth"]
     late = {name: int((depths <= head_index(name)[0]).sum()) for name in evaluation.heads_out}
@@ -238,8 +234,6 @@ def without_sentences(evaluation: "Evaluation") -> list[str]:
 
 def _falls(points: float) -> str:
     """“falls by 1.1”, “rises by 0.3”, in percentage points."""
-    from probe.stats.numbers import decimal
-
     return f"{'falls' if points >= 0 else 'rises'} by {decimal(100 * abs(points), 1)}"
 
 
@@ -250,29 +244,10 @@ def _at_most(points: float) -> str:
     return f"and {_falls(points)} at most"
 
 
-def _without(
-    evaluation: "Evaluation", word: str | None = None
-) -> list[tuple[Mapping[str, Any], ...]]:
-    """The rows of a word, by default of the mean over the words, depth by depth: one of each kind.
-    The depth chosen in training is last."""
-    frame = evaluation.without
-    assert frame is not None
-    of_word = frame[frame["word"].isna() if word is None else frame["word"] == word]
-    by_kind = [of_word[of_word["kind"] == kind].to_dict("records") for kind in REPLACED]
-    return list(zip(*by_kind, strict=True))
-
-
-def _points(row: Mapping[str, Any], fall: str = "fall") -> str:
+def _points(row: Any, fall: str = "fall") -> str:
     """The fall of a score in percentage points, with its interval."""
-    from probe.stats.numbers import decimal, interval
-
-    low, high = (100 * row[f"{fall}_{end}"] for end in ("low", "high"))
-    return f"{decimal(100 * row[fall], 1)} {interval(low, high, 1)}"
-
-
-def _scores(row: Mapping[Any, float], prefix: str = "") -> list[str]:
-    """Accuracy and macro-F1 in percent."""
-    return [f"{100 * row[f'{prefix}{score}']:.1f}" for score in ("accuracy", "macro_f1")]
+    value, low, high = (100 * getattr(row, f"{fall}{end}") for end in ("", "_low", "_high"))
+    return f"{decimal(value, 1)} {interval(low, high, 1)}"
 
 
 def reasons_of(evaluation: "Evaluation") -> list[str]:
@@ -288,7 +263,6 @@ def reasons_of(evaluation: "Evaluation") -> list[str]:
 def sentences_suffice(cost: "StudyPlan") -> list[str]:
     """What the sentences of a study are enough for, a line per pair of senses; then the words
     without a marked cue, nouns that cannot be compared with, and what is left out."""
-    from probe.stats.numbers import counted
 
     lines = [_pair_suffices(size) for size in cost.sizes]
     lines += [_without_cues(word, cost.inferred_cues.get(word, ())) for word in cost.without_cues]
@@ -315,8 +289,6 @@ def sentences_suffice(cost: "StudyPlan") -> list[str]:
 def survey_suffices(plan: "SurveyPlan") -> list[str]:
     """What the sentences of a survey are enough for; then which words are not measured, and
     what is left out of the others, a line a reason."""
-    from probe.stats.limits import FEWEST_WORDS
-    from probe.stats.numbers import counted, listed
     from probe.studies.survey import SURVEY_WITH_PAGES
 
     measured = [word for word in plan.words if word.pairs]
@@ -377,10 +349,8 @@ def _without_cues(word: str, inferred: Sequence[tuple[str, ...]]) -> str:
 def likely(gates: "GatePreview") -> str:
     """The likely outcome of a study of two senses, from its cheap gates, and the next step where it
     is poor."""
-    from probe.inference.nouns import TOO_FEW_NOUNS
-    from probe.inference.verdicts import rank_among_nouns
-    from probe.stats.limits import GATE, LEVEL
-    from probe.stats.numbers import p_value
+    from probe.experiments.beside_nouns import TOO_FEW_NOUNS
+    from probe.verdicts import rank_among_nouns
 
     sense_a, sense_b = gates.senses
     start = f"{gates.word}, {sense_a} / {sense_b}: "
@@ -424,9 +394,7 @@ def likely(gates: "GatePreview") -> str:
 
 def _pair_suffices(size: "SensePairSize") -> str:
     """How many sentences, pairs and cue words two senses have, and what they are enough for."""
-    from probe.results.frames import FEW, FEW_CUES
-    from probe.stats.limits import GATE, LEVEL
-    from probe.stats.numbers import bare, counted
+    from probe.stats.limits import FEW, FEW_CUES
 
     missing = []
     if min(size.sentences) < FEW:
@@ -464,14 +432,18 @@ def _pair_suffices(size: "SensePairSize") -> str:
     return f"{size.word}, {sense_a} / {sense_b}: {of_a} and {of_b} sentences {design}; {answer}."
 
 
-def print_table(header: list[str], rows: list[list[str]], width: int = 160) -> None:
-    """A table on standard output, as wide as the terminal; `width` columns without a terminal."""
+def print_table(rows: Iterable[Any], columns: "Columns", width: int = 160) -> None:
+    """A table on standard output, as wide as the terminal; `width` columns without a terminal.
+
+    rows: such as those of a frame
+    columns: by header the text of a row's cell
+    """
     from rich.console import Console
     from rich.table import Table
 
-    table = Table(*header, box=None, header_style="bold", pad_edge=False)
+    table = Table(*columns, box=None, header_style="bold", pad_edge=False)
     for row in rows:
-        table.add_row(*row)
+        table.add_row(*(text(row) for text in columns.values()))
     Console(
         width=None if sys.stdout.isatty() else width, highlight=False, markup=False, emoji=False
     ).print(table)

@@ -1,7 +1,6 @@
-"""The meaning of each verdict, and why a head has it, in words.
+"""Why a head has its verdict, in words, with the numbers that led to it.
 
-The rules are in `probe.inference.verdicts`. The sentences here give the numbers that led to a
-verdict.
+The rules are in `probe.verdicts`.
 """
 
 import math
@@ -10,50 +9,17 @@ from typing import Any
 
 import pandas as pd
 
-from probe.inference.verdicts import (
+from probe.stats.limits import LARGE, LEVEL, SMALLEST
+from probe.stats.numbers import decimal, measured, p_value, percent
+from probe.verdicts import (
     attention_beside,
     comparison,
     passes_gate,
     rank_among_nouns,
 )
-from probe.stats.limits import LARGE, LEVEL, SMALLEST
-from probe.stats.numbers import decimal, measured, p_value, percent
 
 SENSES = ["word", "sense_a", "sense_b"]
 KEYS = [*SENSES, "layer", "head", "verdict"]
-MEANINGS = {
-    "resolver": "a mover that moves this word further than unambiguous nouns in its place and "
-    "writes more there itself; the word also changes further than these nouns do",
-    "mover": "moves the word, and the prediction of the next token, beyond chance for every head "
-    "tested",
-    "position-explained": "moves the word because of the token next to it, whatever that token is, "
-    "or cannot be told from such a head",
-    "confounded": "would be a mover, but something without meaning separates the senses as well",
-    "opposes": "moves the word away from the meaning that is put in",
-    "backup": "compensates for another head: swapping both moves the word further",
-    "erased": "writes much of the gap, and later layers remove it",
-    "unread": "moves the word; its effect on the next token is not significant",
-    "suggestive": f"moves the word by {percent(SMALLEST)} or more, but not significantly after the "
-    "correction for every head tested",
-    "separates": "its output differs between the meanings; its effect is not significant",
-    "none": "neither its effect nor its separation of the meanings is significant",
-}
-# The same for a model that does not predict the next token.
-MEANINGS_WITHOUT_NEXT = MEANINGS | {
-    "mover": "moves the word beyond chance for every head tested",
-}
-# Next to the marks of a map.
-GLOSSES = {
-    "resolver": "a mover with a frame; the word itself moves farther than nouns",
-    "mover": "moves the word",
-    "opposes": "moves it the wrong way",
-    "position-explained": "because of the token next to it",
-    "confounded": "perhaps not by meaning",
-    "backup": "compensates for another head",
-    "erased": "later layers remove it",
-    "unread": "no significant effect on the next token",
-    "suggestive": "not significant",
-}
 NOT_SWAPPED = "the gap between these senses is not significant, so no head was swapped"
 MISPLACED = "the place of the word or its cue, or the text's length, tells the senses apart as well"
 UNTRAINED = "an untrained model tells the senses apart as well"

@@ -21,9 +21,11 @@ import pandas as pd
 from jinja2 import Environment
 
 from probe.charts import grid
+from probe.claims import worst_first
 from probe.model import attention, blocks, forward, variants
 from probe.model.parameters import published
-from probe.pages import checks, html, sentences, walk_sentences
+from probe.pages import html, sentences, walk_sentences
+from probe.pages.folder import downloads
 from probe.pages.parameters import parameter_sentences
 from probe.patching import positions
 from probe.stats.axes import Axis
@@ -121,9 +123,9 @@ def values(walk: "Walk") -> dict[str, Any]:
         "pictures": {name: _without_rows(chart) for name, chart in pictures(walk).items()},
         "parameter_sentences": parameter_sentences(walk.parameters),
         "gpt3": published("gpt3"),
-        "certificate": checks.certificate(frames["certificate"]),
+        "certificate": worst_first(frames["certificate"]),
         "replaced": sorted(notes - {""}),
-        "downloads": checks.downloads(frames, TABLES),
+        "downloads": downloads(frames, TABLES),
         "data": html.as_json(walk.block | {"answer": answer}),
     }
 

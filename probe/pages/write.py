@@ -10,7 +10,7 @@ import pandas as pd
 
 from probe.charts import palette
 from probe.charts.ablation import accuracy_without
-from probe.inference.across import WORDS, word_heads
+from probe.experiments.store import write_tree
 from probe.pages import cues as cues_page
 from probe.pages import report as report_page
 from probe.pages import survey as survey_page
@@ -31,6 +31,7 @@ from probe.provenance import write_atomically
 from probe.results.columns import dictionary
 from probe.results.cues import Cues
 from probe.results.evaluation import Evaluation
+from probe.studies.across import WORDS, word_heads
 from probe.studies.study import Study
 from probe.studies.survey import Survey
 from probe.studies.words import WORDS as WORDS_FOLDER
@@ -67,12 +68,15 @@ def write_report(study: Study, out: str | os.PathLike[str], *, command: str = ""
     """The page and tables of a study, as `write` has them."""
     check_folder(out, REPORT)
     manifest = made_by(study, command) | {"frames": list(study.frames)}
+    manifest["records"] = dict(zip(study.data, study.files))
     if study.unfinished:
         manifest["unfinished"] = study.unfinished
     frames = dict(study.frames)
     frames["verdicts"] = with_reasons(frames["verdicts"], frames["heads"], frames["words"])
     frames["columns"] = dictionary(without_further_columns(frames))
-    files = {REPORT: report_page.render(study.findings, frames, manifest)}
+    files = {REPORT: report_page.render(frames, manifest)}
+    for tree, name in zip(study.data.values(), study.files):
+        write_tree(Path(out) / WORDS_FOLDER / name, tree)
     return write_folder(out, files, frames=frames, manifest=manifest) / REPORT
 
 
@@ -187,7 +191,7 @@ def _write_pages(survey: Survey, folder: Path, command: str) -> dict[str, str]:
     """Write the pages of the words that were measured in full. By word the link to its page."""
     links: dict[str, str] = {}
     for study in survey.studies():
-        [word] = study.findings
+        [word] = study.words["word"].unique()
         name = file_name(word)
         if f"{PAGES}/{name}/{REPORT}" in links.values():
             name += f"-{len(links)}"

@@ -1,12 +1,7 @@
-"""Results as pandas frames: tables of the measurements, the meaning of every column, and the
-findings that a page may report.
+"""Results as pandas frames: tables of the measurements, and the meaning of every column.
 
 columns, tables       the meaning of every column; tables as typed attributes
 frames                the tables of a report
-head_columns          the columns of its tables of heads
-findings              the findings for a word
-leading               the heads and MLPs that a page may single out
-survey_findings       the findings for a model over words
 cues                  the result of a cue scan
 evaluation, ablation  how well layers separate senses, with all heads and without some
 """

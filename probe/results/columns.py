@@ -12,50 +12,7 @@ from typing import Any
 
 import pandas as pd
 
-from probe.experiments.columns import KEYS
 from probe.experiments.table import every_experiment
-from probe.inference.across import RANK_COLUMNS
-from probe.inference.verdicts import PARTS, WRITES
-
-RANKS = dict.fromkeys(RANK_COLUMNS, "Int64")
-# The columns of the table `heads`. Users rely on them: columns may be added, not removed.
-HEADS = (
-    *KEYS,
-    "layer",
-    "head",
-    "auroc",
-    "auroc_low",
-    "auroc_high",
-    "hedges_g",
-    "direct",
-    "denoise",
-    "noise",
-    "swap",
-    "swap_low",
-    "swap_high",
-    "same_sense",
-    "added_after",
-    "p_auroc",
-    "q_auroc",
-    "p_swap",
-    "q_swap",
-    "attention_cue",
-    "attention_previous",
-    "verdict",
-    *RANKS,
-    "net",
-    "net_low",
-    "net_high",
-    "next_token",
-    "p_next_token",
-    "continuation",
-    "p_continuation",
-    "read_depth",
-    *PARTS,
-    "comparison",
-    *WRITES,
-)
-ATTENTION = ("attention_cue", "attention_previous", "attention_itself")
 
 # The contents of each table, and the description of each column.
 Descriptions = tuple[dict[str, str], dict[str, dict[str, str]]]

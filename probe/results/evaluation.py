@@ -14,8 +14,8 @@ from probe.experiments.centroids import (
     Senses,
     macro_f1,
 )
+from probe.experiments.senses import depth_label
 from probe.results.ablation import CHOSEN
-from probe.results.frames import depth_label
 from probe.text.cautions import words_before
 
 WORDS_SHOWN = 3  # names in the repr of an evaluation

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Self, overload
 import pandas as pd
 
 
-class Table:
+class TableAttribute:
     """An attribute that returns the table of its name."""
 
     def __set_name__(self, owner: type, name: str) -> None:
@@ -48,45 +48,49 @@ class Tables:
 class SurveyTables(Tables):
     """The tables over many words: of a survey, and of a study of at least seven words."""
 
-    survey_model = Table()  # one row: how many words, and where they are read
-    survey_heads = Table()  # every head over all words
-    survey_words = Table()  # every word, or why it was not measured
-    survey_depths = Table()  # gaps and separation by depth, means over the words
-    survey_numbers = Table()  # correlations of the words' gaps with numbers of the input file
-    survey_sets = Table()  # top heads of the other words, tested on each word
-    survey_carry_over = Table()  # top heads of the other words, over all words
-    survey_left_out = Table()  # how many sentences of each word were not used, by reason
+    survey_model = TableAttribute()  # one row: how many words, and where they are read
+    survey_heads = TableAttribute()  # every head over all words
+    survey_words = TableAttribute()  # every word, or why it was not measured
+    survey_depths = TableAttribute()  # gaps and separation by depth, means over the words
+    survey_numbers = (
+        TableAttribute()
+    )  # correlations of the words' gaps with numbers of the input file
+    survey_sets = TableAttribute()  # top heads of the other words, tested on each word
+    survey_carry_over = TableAttribute()  # top heads of the other words, over all words
+    survey_left_out = TableAttribute()  # how many sentences of each word were not used, by reason
 
 
 class StudyTables(SurveyTables):
     """The tables of a study."""
 
-    words = Table()  # every word and pair of senses: sample sizes, gap and its tests
-    heads = Table()  # every head for every pair of senses
-    verdicts = Table()  # the verdict on every head, with its reasons
-    word_heads = Table()  # every head for every word, means over its pairs of senses
-    distances = Table()  # net effects by the distance from the cue
-    by_depth = Table()  # the net effect of every head at every later depth
-    depth = Table()  # how far apart the senses are at every depth
-    sentences = Table()  # every sentence, and its use
-    left_out = Table()  # what was left out of the input, with the reason
-    controls = Table()  # unambiguous nouns in the word's place, by depth
-    mlps = Table()  # the effect of every MLP on the word and on unambiguous nouns
-    mixers = Table()  # the mixers that replace attention in some layers of a hybrid
-    head_parts = Table()  # swaps of parts of a head: its pattern, its values, its mean
-    curves = Table()  # how much of the gap the top heads keep, by their number
-    random_sets = Table()  # how much of the gap random sets of heads keep
-    separation_controls = Table()  # AUROC of every head under each control
-    shares = Table()  # direct shares of the gap by component
-    predictions = Table()  # every tested sentence: its coordinate and the nearest sense
-    why_it_attends = Table()  # why the top heads attend to the cue
-    qk_attribution = Table()  # their scores at the cue, split into pairs of parts
-    qk_interventions = Table()  # the score and attention that are lost when one part is replaced
-    ov_attribution = Table()  # the heads' write from the cue, part by part
-    cue_sample = Table()  # a sample of the vocabulary as the cue
-    cue_samples = Table()  # the samples of cues in a row each
-    readings = Table()  # the coordinate of every sentence
-    decomposition = Table()  # the coordinate of some sentences by token and component
-    showcase = Table()  # the sentences that a page shows
-    positions = Table()  # effects of single positions, layer by layer
-    edges = Table()  # edges between senders and receivers
+    words = TableAttribute()  # every word and pair of senses: sample sizes, gap and its tests
+    heads = TableAttribute()  # every head for every pair of senses
+    verdicts = TableAttribute()  # the verdict on every head, with its reasons
+    word_heads = TableAttribute()  # every head for every word, means over its pairs of senses
+    distances = TableAttribute()  # net effects by the distance from the cue
+    by_depth = TableAttribute()  # the net effect of every head at every later depth
+    depth = TableAttribute()  # how far apart the senses are at every depth
+    sentences = TableAttribute()  # every sentence, and its use
+    left_out = TableAttribute()  # what was left out of the input, with the reason
+    controls = TableAttribute()  # unambiguous nouns in the word's place, by depth
+    mlps = TableAttribute()  # the effect of every MLP on the word and on unambiguous nouns
+    mixers = TableAttribute()  # the mixers that replace attention in some layers of a hybrid
+    head_parts = TableAttribute()  # swaps of parts of a head: its pattern, its values, its mean
+    curves = TableAttribute()  # how much of the gap the top heads keep, by their number
+    random_sets = TableAttribute()  # how much of the gap random sets of heads keep
+    separation_controls = TableAttribute()  # AUROC of every head under each control
+    shares = TableAttribute()  # direct shares of the gap by component
+    predictions = TableAttribute()  # every tested sentence: its coordinate and the nearest sense
+    why_it_attends = TableAttribute()  # why the top heads attend to the cue
+    qk_attribution = TableAttribute()  # their scores at the cue, split into pairs of parts
+    qk_interventions = (
+        TableAttribute()
+    )  # the score and attention that are lost when one part is replaced
+    ov_attribution = TableAttribute()  # the heads' write from the cue, part by part
+    cue_sample = TableAttribute()  # a sample of the vocabulary as the cue
+    cue_samples = TableAttribute()  # the samples of cues in a row each
+    readings = TableAttribute()  # the coordinate of every sentence
+    decomposition = TableAttribute()  # the coordinate of some sentences by token and component
+    showcase = TableAttribute()  # the sentences that a page shows
+    positions = TableAttribute()  # effects of single positions, layer by layer
+    edges = TableAttribute()  # edges between senders and receivers

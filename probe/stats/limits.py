@@ -18,3 +18,7 @@ FEWEST_NOUNS = 19
 FEWEST_SENTENCES = 24
 # Unambiguous nouns, for the comparison of a head.
 FEWEST_COMPARED = 3
+# Sentences per sense: with fewer, a result is called exploratory.
+FEW = 50
+# Pairs of cue words. With fewer, no p of a swap is below 2^-12, however clear the effect.
+FEW_CUES = 12

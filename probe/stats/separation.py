@@ -72,8 +72,8 @@ class Tests:
     continuation: MaxT | None = None
 
 
-class Sums(NamedTuple):
-    """Sums, sums of squares and sizes of groups of rows that change their sense together.
+class GroupSums(NamedTuple):
+    """GroupSums, sums of squares and sizes of groups of rows that change their sense together.
 
     `head group d`; `size: group`
     """
@@ -83,11 +83,11 @@ class Sums(NamedTuple):
     size: Array
 
 
-def sums_of(rows: Array, group: NDArray[np.intp]) -> Sums:
+def sums_of(rows: Array, group: NDArray[np.intp]) -> GroupSums:
     """The sums of groups of rows. `head n d, n`"""
     member = np.zeros((group.max() + 1, len(group)))
     member[group, np.arange(len(group))] = 1
-    return Sums(member @ rows, member @ rows**2, member.sum(1))
+    return GroupSums(member @ rows, member @ rows**2, member.sum(1))
 
 
 def measure_separation(
@@ -156,7 +156,7 @@ class _Fitted(NamedTuple):
 
     rows: Array
     new: Array
-    sums: Sums
+    sums: GroupSums
     training_labels: Labels
     comparisons: "_Comparisons"
 
@@ -260,7 +260,7 @@ def own_direction_scores(fit_a: Tensor, fit_b: Tensor, new: Tensor) -> Tensor:
     return torch.from_numpy(scores).reshape(new.shape[:-1])
 
 
-def separation_null(fit: Sums, train_labels: Labels, new: Array, labels: Labels) -> Array:
+def separation_null(fit: GroupSums, train_labels: Labels, new: Array, labels: Labels) -> Array:
     """How often a sentence of A scores above one of B along every head's direction, under every
     labelling.
 
@@ -281,7 +281,7 @@ def separation_null(fit: Sums, train_labels: Labels, new: Array, labels: Labels)
         return np.concatenate(list(pool.map(chunk, range(0, len(labels), CHUNK))))
 
 
-def own_scores(fit: Sums, labels: Labels, new: Array) -> Array:
+def own_scores(fit: GroupSums, labels: Labels, new: Array) -> Array:
     """New writes along each head's direction: the mean difference divided by the pooled
     variance.
 

@@ -247,7 +247,7 @@ class Request(NamedTuple):
         return f"L{self.layer}H{self.head}"
 
 
-class Reading(NamedTuple):
+class HeadInText(NamedTuple):
     """A head in one text, and the weight of each token that it reads in the contrast."""
 
     view: qk.View
@@ -290,12 +290,12 @@ def _load_checked(model: ModelSource, request: Request, doing: str) -> Model:
 
 def _readings(
     model: Model, text: str | Trace | PairTrace, target: str | None, request: Request
-) -> list[Reading]:
+) -> list[HeadInText]:
     """The head at its source token, and at the tokens or in the text of the contrast."""
     view = _view(model, text, target, request)
     contrast = request.contrast
     if contrast is None:
-        return [Reading(view, [1.0])]
+        return [HeadInText(view, [1.0])]
     if contrast == MEAN:
         other_tokens = qk.other_tokens(view)
         if not other_tokens:
@@ -306,13 +306,13 @@ def _readings(
             )
         # score(source) - mean of score(other tokens)
         weights = [1.0, *[-1 / len(other_tokens)] * len(other_tokens)]
-        return [Reading(view._replace(sources=[*view.sources, *other_tokens]), weights)]
+        return [HeadInText(view._replace(sources=[*view.sources, *other_tokens]), weights)]
     if _is_text(contrast, view.read):
         second_view = _view(model, contrast, target, request, like=view)
-        return [Reading(view, [1.0]), Reading(second_view, [-1.0])]
+        return [HeadInText(view, [1.0]), HeadInText(second_view, [-1.0])]
     other_key = text_position(view.read, contrast)
     _require_readable(view, other_key)
-    return [Reading(view._replace(sources=[*view.sources, other_key]), [1.0, -1.0])]
+    return [HeadInText(view._replace(sources=[*view.sources, other_key]), [1.0, -1.0])]
 
 
 def _view(
@@ -442,7 +442,7 @@ def _vector(model: Model, view: qk.View, along: Any) -> tuple[Tensor, int]:
 
 
 def _frame(
-    readings: Sequence[Reading], terms: Sequence[qk.Terms], columns: list[str], model: Model
+    readings: Sequence[HeadInText], terms: Sequence[qk.Terms], columns: list[str], model: Model
 ) -> pd.DataFrame:
     """A row for each term: the labels of its parts, and its sum over readings, weighted."""
     # sum over readings of Σ_source weight(source) · term(source), by the labels of the term

@@ -68,7 +68,7 @@ GIVE_TEXTS = (
 )
 
 
-class Measured(NamedTuple):
+class MeasuredCues(NamedTuple):
     """The measurements of a word."""
 
     shares: Shares
@@ -202,7 +202,7 @@ def cues(
 
 def _measure(
     model: Model, word: str, slots: Slots, fitted: Fitted, report: Progress, *, seed: int
-) -> Measured:
+) -> MeasuredCues:
     """The shares of all heads, and the scan of the heads with the largest shares."""
     weights = read_weights(model)
     sample = draw_sample(slots.templates, slots.words, slots.ids, seed=seed)
@@ -225,7 +225,7 @@ def _measure(
         report=lambda share: report("cues", 0.46 + 0.5 * share),
     )
     if fitted.held_out is None:
-        return Measured(shares, scanned, None, None)
+        return MeasuredCues(shares, scanned, None, None)
     # By the coordinate, then by the write of each head.
     by_cue = _read_held_out(weights, slots.templates, fitted.held_out, top)
     auroc = tell_apart(by_cue, np.array(fitted.held_out.is_a))
@@ -234,10 +234,12 @@ def _measure(
         for noun, held_out in fitted.at_nouns.items()
     ]
     baselines = Baselines(np.array(at_nouns), *fitted.by_embedding)
-    return Measured(shares, scanned, auroc, baselines)
+    return MeasuredCues(shares, scanned, auroc, baselines)
 
 
-def _tables(word: str, slots: Slots, fitted: Fitted, measured: Measured) -> dict[str, pd.DataFrame]:
+def _tables(
+    word: str, slots: Slots, fitted: Fitted, measured: MeasuredCues
+) -> dict[str, pd.DataFrame]:
     """The frames of a scan by name."""
     shares, scanned, auroc, baselines = measured
     held_out = 0 if fitted.held_out is None else len(fitted.held_out.cues)

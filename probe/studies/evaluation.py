@@ -18,16 +18,15 @@ from probe.experiments.ablation import (
 )
 from probe.experiments.accuracy import Answers, Task, answer, numbered, prepare_tasks, read_tasks
 from probe.experiments.material import choose_words
-from probe.inference import ablation
-from probe.inference.ablation import Accuracies
 from probe.model.architectures import require_single
 from probe.model.check import certify
 from probe.model.load import ModelSource, load, read_weights
 from probe.model.model import Model
 from probe.progress import Progress, silent
 from probe.provenance import hash_of, manifest
-from probe.results import ablation as ablation_frames
+from probe.results import ablation
 from probe.results import frames as tables
+from probe.results.ablation import Accuracies
 from probe.results.evaluation import Evaluation, depth_rows, means, sentence_rows, word_row
 from probe.studies.heads_given import HeadsSource, heads_out
 from probe.text import splits
@@ -131,7 +130,7 @@ def evaluate(
         rows_by_depth += depth_rows(task, answers, states.resid)
         if out:
             accuracies = _without_heads(model, task, states, answers, out, seed=seed)
-            rows_without += ablation_frames.rows(task.material.word, accuracies)
+            rows_without += ablation.rows(task.material.word, accuracies)
             total = ablation.add(total, accuracies)
         report(task.material.word, 0.05 + 0.95 * count / len(tested))
     by_word = pd.DataFrame(rows_by_word)
@@ -153,7 +152,7 @@ def evaluate(
         rounded(by_depth),
         rounded(averaged),
         left_out,
-        rounded(ablation_frames.frame(rows_without, total)) if total else None,
+        rounded(ablation.frame(rows_without, total)) if total else None,
         rounded(pd.DataFrame(rows_by_sentence)),
         tuple(filter(None, map(_unmarked, tested))),
     )

@@ -7,7 +7,7 @@ per question (`probe.results.frames`). A Study holds these frames, and no tensor
 
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -28,10 +28,8 @@ from probe.experiments.measure import measure_gates, stage_seconds
 from probe.experiments.observe import split_senses
 from probe.experiments.options import NounPlan, Options
 from probe.experiments.record import WordRecord
+from probe.experiments.store import tree_of
 from probe.experiments.table import choose, every_experiment
-from probe.inference.across import summarise
-from probe.inference.nouns import ambiguity_gate
-from probe.inference.within import word_evidence
 from probe.model.architectures import require_single
 from probe.model.check import Certificate, certify
 from probe.model.load import ModelSource, load, untrained
@@ -39,14 +37,16 @@ from probe.model.model import Model
 from probe.progress import Countdown, Progress, part_of, silent
 from probe.provenance import Origin
 from probe.results import frames as tables
-from probe.results.findings import WordFindings, findings
 from probe.results.tables import StudyTables
 from probe.stats.limits import FEWEST_SENTENCES, FEWEST_WORDS
+from probe.studies.across import summarise
 from probe.studies.plan import StudyPlan, plan_of, require_memory
-from probe.studies.words import WordJob, WordRecords, check_out, job_of, word_file
+from probe.studies.words import WordJob, WordRecords, check_out, job_of, record_name
 from probe.text.sentences import Corpus, LeftOut, as_corpus, join
 
 if TYPE_CHECKING:
+    import xarray as xr
+
     from probe.charts.of_study import StudyCharts
 
 DOING = "Cannot study words"  # how error messages begin
@@ -105,7 +105,7 @@ STUDY_DEFAULTS = Options(
 class GatePreview:
     """The gates of two senses of a word, measured before any swap.
 
-    gap_p, untrained_p, nuisance_p: see `probe.experiments.prepare.Gates`
+    gap_p, untrained_p, nuisance_p: see `probe.experiments.prepare.GATES`
     ambiguity_p, nouns: of the comparison with unambiguous nouns, and their number; NaN and 0
         without the comparison
     not_compared: why there is no comparison; "" if there is one, or if none was requested
@@ -129,6 +129,9 @@ class Study(StudyTables, Displayed):
 
     options: the words and the options of the study
     certificate: of a sentence of each word
+    data: by word, all that was measured: a tree with the datasets of each experiment. The variables
+        have their meaning and unit as attributes
+    files: the names of the files that keep `data`
     unfinished: the experiments that are still to be run; () for a finished study
     """
 
@@ -138,13 +141,9 @@ class Study(StudyTables, Displayed):
     certificate: Certificate
     frames: dict[str, pd.DataFrame]
     data_sha256: str
+    data: "Mapping[str, xr.DataTree]" = field(default_factory=dict)
+    files: tuple[str, ...] = ()
     unfinished: tuple[str, ...] = ()
-
-    @cached_property
-    def findings(self) -> dict[str, WordFindings]:
-        """The findings for each word, by word. They are built once, from the frames at that
-        time."""
-        return findings(self.frames)
 
     @property
     def charts(self) -> "StudyCharts":
@@ -253,6 +252,8 @@ def study(
         >>> study = probe.study("tiny-senses", "bank", permutations=99, max_pairs=8)
         >>> len(study.heads)  # one row per head: 4 layers x 4 heads
         16
+        >>> study.data["bank"]["heads/0"].denoise_by_pair.dims
+        ('sentence_pair', 'layer', 'head')
     """
     experiment_names = choose(experiments)
     # Checked first, because loading a model may take minutes.
@@ -272,7 +273,8 @@ def study(
     if gates_measured:
         gates_measured(preview_gates(model, inputs.materials, inputs.splits, inputs.word_options))
 
-    word_records = WordRecords(model, _word_jobs(inputs, out), inputs.word_options)
+    jobs = _word_jobs(inputs, out)
+    word_records = WordRecords(model, jobs, inputs.word_options)
     all_experiments = inputs.experiments
     answering_experiments = [name for name in all_experiments if every_experiment()[name].ANSWERS]
     passes = [all_experiments]
@@ -291,7 +293,7 @@ def study(
     for names in passes:
         records = word_records.measure(names, countdown)
         countdown.begin(TABLES)
-        result = _assemble(inputs, certificate, records, names)
+        result = _assemble(inputs, certificate, records, names, [job.name for job in jobs])
         if answered and result.unfinished:
             answered(result)
     return result
@@ -387,16 +389,15 @@ def _certificate(model: Model, materials: Sequence[Material]) -> Certificate:
 
 
 def _word_jobs(inputs: StudyInputs, out: str | Path | None) -> list[WordJob]:
-    """The words to measure, with the files for their records in the folder `out`."""
-    files: dict[str, Path] = {}
-    if out is not None:
-        job = job_of(inputs.model, inputs.word_options)
-        files = {
-            word: word_file(Path(out), job, corpus.sentences)
-            for word, corpus in inputs.corpora.items()
-        }
+    """The words to measure, with the files for their records in the folder `out`, if any."""
+    job = job_of(inputs.model, inputs.word_options)
     return [
-        WordJob(material, inputs.splits[material.word], files.get(material.word))
+        WordJob(
+            material,
+            inputs.splits[material.word],
+            record_name(job, inputs.corpora[material.word].sentences),
+            None if out is None else Path(out),
+        )
         for material in inputs.materials
     ]
 
@@ -406,10 +407,12 @@ def _assemble(
     certificate: Certificate,
     records: Sequence[WordRecord],
     experiments: Sequence[str],
+    files: Sequence[str],
 ) -> Study:
     """The study of some records.
 
     experiments: the experiments that are in the records
+    files: the names of the files for the records
     """
     frames = conclude(records, certificate, inputs.left_out, seed=inputs.options.seed)
     return Study(
@@ -419,6 +422,8 @@ def _assemble(
         certificate=certificate,
         frames=frames,
         data_sha256=inputs.corpus.sha256,
+        data={record.word: tree_of(record) for record in records},
+        files=tuple(files),
         unfinished=tuple(name for name in inputs.experiments if name not in experiments),
     )
 
@@ -448,8 +453,7 @@ def conclude(
     The tables of experiments that were not run for any word are absent. With FEWEST_WORDS words or
     more, the frames of a survey are added.
     """
-    evidence = [word_evidence(record, seed=seed) for record in records]
-    frames = tables.frames(evidence, certificate, left_out)
+    frames = tables.frames(records, certificate, left_out)
     if len(records) >= FEWEST_WORDS:
         frames |= summarise(lambda: iter(records), seed=seed).frames
     return frames
@@ -471,24 +475,23 @@ def preview_gates(
     random_model = untrained(model, seed=options.seed)
     previews = []
     for material in materials:
-        record = measure_gates(
+        senses, ambiguity_gates = measure_gates(
             model, material, splits[material.word], gates_only, random_model=random_model
         )
-        ambiguity_gates = ambiguity_gate(record.of_pairs("nouns"), record.depth)
-        for pair, gate in zip(record.pairs, ambiguity_gates, strict=True):
+        for each, gate in zip(senses, ambiguity_gates, strict=True):
             preview = GatePreview(
                 word=material.word,
-                senses=pair.senses,
-                gap_p=pair.gates.gap,
-                untrained_p=pair.gates.untrained,
-                nuisance_p=pair.gates.nuisance,
+                senses=each.sense.senses,
+                gap_p=each.gates["gap_p"],
+                untrained_p=each.gates["untrained_p"],
+                nuisance_p=each.gates["nuisance_p"],
             )
             if gate is not None:
                 preview = replace(
                     preview,
-                    ambiguity_p=gate.p,
-                    nouns=len(gate.noun_numbers),
-                    not_compared=gate.reason,
+                    ambiguity_p=gate["ambiguity_p"],
+                    nouns=gate["nouns_compared"],
+                    not_compared=gate["not_compared"],
                 )
             previews.append(preview)
     return previews

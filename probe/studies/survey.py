@@ -16,18 +16,17 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pandas as pd
+import xarray as xr
 
 from probe.display import Displayed
 from probe.errors import InputError, require_at_least
 from probe.experiments.candidates import as_nouns
-from probe.experiments.carried_sets import CarriedSets
 from probe.experiments.material import prepare, sentences_of
 from probe.experiments.measure import count_left_out, measure
 from probe.experiments.observe import split_senses
 from probe.experiments.options import Options
 from probe.experiments.record import WordRecord
-from probe.experiments.store import read_record, write_record
-from probe.inference.across import Summary, sets_frames, summarise
+from probe.experiments.store import is_whole, read_record, read_tree, write_record, write_tree
 from probe.model.architectures import require_single
 from probe.model.check import DEFAULT_TEXTS, Certificate, certify
 from probe.model.load import ModelSource, load, untrained
@@ -37,6 +36,7 @@ from probe.patching.sets import HeadIndex
 from probe.progress import Progress, part_of, silent
 from probe.provenance import Origin
 from probe.results.tables import SurveyTables
+from probe.studies.across import Summary, sets_frames, summarise
 from probe.studies.study import STUDY_DEFAULTS, Study, StudyOptions, conclude
 from probe.studies.survey_word import (
     SURVEY,
@@ -47,15 +47,16 @@ from probe.studies.survey_word import (
     plan_word,
 )
 from probe.studies.words import (
+    WORDS,
     Job,
     check_out,
     job_of,
     keep_loaded,
     model_of,
+    record_name,
     remove_unfinished,
     sets_file,
     stored_record,
-    word_file,
 )
 from probe.studies.workers import RunTasks, running
 from probe.text import lexicon
@@ -206,7 +207,7 @@ def survey(
     # Records are files even without a folder: one is in memory at a time.
     temporary = TemporaryDirectory() if out is None else None
     folder = Path(temporary.name if temporary else out or "")
-    by_file = {word_file(folder, job, rows): rows for rows in by_word.values()}
+    by_file = {folder / WORDS / record_name(job, rows): rows for rows in by_word.values()}
     with running(workers, scheduler) as run:
         _measure_words(
             run,
@@ -348,7 +349,7 @@ class TaskResult(NamedTuple):
     """What a task returns: a record, and the file to write it to. Tasks end in any order."""
 
     file: Path
-    record: WordRecord | CarriedSets
+    record: "WordRecord | xr.Dataset"
 
 
 def _word_task(
@@ -452,7 +453,7 @@ def _measure_sets(
     job: Job,
     by_file: Mapping[Path, Sequence[Sentence]],
     summary: Summary,
-) -> list[CarriedSets]:
+) -> "list[xr.Dataset]":
     """The effect of the top heads of all other words, for every word with a clear gap.
 
     by_file: the sentences of each word, by the file of its record
@@ -466,11 +467,11 @@ def _measure_sets(
             continue
         file = sets_file(record_file, summary.depth, order)
         files.append(file)
-        if stored_record(file) is None:
+        if not is_whole(file):
             tasks.append((job, file, sentences, order, summary.depth))
     for result in run(_sets_task, tasks):
-        write_record(result.file, result.record)
-    return [read_record(file) for file in files]
+        write_tree(result.file, xr.DataTree(result.record))
+    return [read_tree(file).to_dataset() for file in files]
 
 
 def _left_out(corpus: Corpus, records: Iterator[WordRecord]) -> pd.DataFrame:

@@ -7,9 +7,10 @@ each of two senses are enough. Unusable sentences raise no error: they are count
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 from probe.errors import InputError
-from probe.experiments.carried_sets import CarriedSets, carry_over
+from probe.experiments.carried_sets import carry_over
 from probe.experiments.design import make_pairs
 from probe.experiments.material import LATE, Material, SensePairSplits, prepare_counted, unused
 from probe.experiments.measure import measure, unmeasured
@@ -24,6 +25,9 @@ from probe.provenance import digest_of
 from probe.stats import axes
 from probe.text.sentences import LeftOut, Sentence
 from probe.text.splits import ONE_SENSE, SURVEY_LEAST, cross_fit
+
+if TYPE_CHECKING:
+    import xarray as xr
 
 MOST_SENTENCES = 512  # of a sense: more would make a word's mean more precise, but add no word
 # Pairs of sentences of a word in which heads are swapped: words are the sample, not sentences.
@@ -42,7 +46,7 @@ SURVEY = Options(
         most_nouns=3, per_pair=1, more_pairs=MOST_SENTENCES, fewest_sentences=0, mlps_per_pair=0
     ),
     every_head=True,
-    experiments=frozenset(("nouns",)),
+    experiments=frozenset(("senses", "heads", "nouns")),
 )
 # Reasons why a sentence is not used.
 SAMPLED = f"its sense has more than {MOST_SENTENCES} sentences, and a uniform sample is used"
@@ -93,7 +97,7 @@ def measure_word(
         >>> sentences = probe.lexicon.expand("bank").sentences[:96]
         >>> options = replace(SURVEY, nouns=())
         >>> record = measure_word(probe.load("tiny-senses"), sentences, options)
-        >>> len(record.pairs[0].pairs)
+        >>> record.senses[0].sizes["sentence_pair"]
         8
     """
     chosen = choose_sentences(model, sentences, options.seed)
@@ -163,7 +167,7 @@ def measure_sets(
     *,
     depth: int,
     seed: int = 0,
-) -> CarriedSets:
+) -> "xr.Dataset":
     """The effect of the top heads on a word, in an order that comes from other words.
 
     depth: the read-out layer

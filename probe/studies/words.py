@@ -1,6 +1,6 @@
 """The records of single words, kept as files.
 
-    <folder>/words/bank-KEY.word        the record of one word
+    <folder>/words/bank-KEY.nc          the record of one word
     <folder>/words/bank-KEY-KEY.sets    the effect of the top heads of all other words on it
 
 The key is a hash of the model (weights, config, tokenizer, dtype, device and versions), the options
@@ -20,22 +20,21 @@ from pathlib import Path
 from threading import Lock
 from typing import Any
 
+from probe.claims import named
 from probe.errors import InputError, ModelError
 from probe.experiments.material import Material, SensePairSplits
 from probe.experiments.measure import READING, proceed, start, unfinished
 from probe.experiments.options import Options
 from probe.experiments.record import WordRecord
-from probe.experiments.run import LEADERS, Run
+from probe.experiments.run import LEADERS, WordRun
 from probe.experiments.store import read_record, write_record
 from probe.experiments.table import every_experiment
-from probe.inference.within import word_evidence
 from probe.model.load import load, untrained
 from probe.model.model import Model
 from probe.patching.sets import HeadIndex
 from probe.progress import Begin, Countdown
 from probe.provenance import content_key
 from probe.results import frames as tables
-from probe.results.leading import named
 from probe.text.sentences import Sentence
 
 WORDS = "words"  # the folder of the records
@@ -126,8 +125,8 @@ def model_of(job: Job) -> Model:
         return model
 
 
-def word_file(folder: Path, job: Job, sentences: Sequence[Sentence]) -> Path:
-    """The file for the record of a word.
+def record_name(job: Job, sentences: Sequence[Sentence]) -> str:
+    """The name of the file for the record of a word.
 
     sentences: all sentences of the word
     """
@@ -138,7 +137,7 @@ def word_file(folder: Path, job: Job, sentences: Sequence[Sentence]) -> Path:
         {name: value for name, value in asdict(row).items() if name != "where"} for row in sentences
     ]
     key = content_key(job.model_key, options, rows)
-    return folder / WORDS / f"{file_name(sentences[0].word)}-{key}.word"
+    return f"{file_name(sentences[0].word)}-{key}.nc"
 
 
 def file_name(word: str) -> str:
@@ -179,12 +178,19 @@ class WordJob:
     """One word to measure.
 
     splits: how the sentences of every two senses are held out
-    file: for its record; None to store nothing
+    name: of the file for its record
+    folder: of this file; None to store nothing
     """
 
     material: Material
     splits: SensePairSplits
-    file: Path | None
+    name: str
+    folder: Path | None
+
+    @property
+    def file(self) -> Path | None:
+        """The file for its record; None to store nothing."""
+        return None if self.folder is None else self.folder / WORDS / self.name
 
 
 class WordRecords:
@@ -198,7 +204,7 @@ class WordRecords:
         self.words = words
         self.options = options
         self.records: list[WordRecord | None] = [stored_record(word.file) for word in words]
-        self._run: Run | None = None
+        self._run: WordRun | None = None
 
     def have(self, experiments: Collection[str]) -> bool:
         """Whether every word has these experiments already."""
@@ -261,14 +267,13 @@ class WordRecords:
         record = proceed(self._run, answering, keep=keep, begin=begin)
         # The other experiments examine the heads that the page names, which verdicts decide.
         if not record.has(experiments):
-            self._run.top_heads = named_heads(record, seed=self.options.seed) or self._run.top_heads
+            self._run.top_heads = named_heads(record) or self._run.top_heads
         return proceed(self._run, experiments, keep=keep, begin=begin)
 
 
-def named_heads(record: WordRecord, *, seed: int) -> list[HeadIndex]:
+def named_heads(record: WordRecord) -> list[HeadIndex]:
     """The heads of a word that its page names. Empty if no head has a verdict."""
-    evidence = [word_evidence(record, seed=seed)]
-    rows = named(tables.word_heads(evidence, tables.heads(evidence)), LEADERS)
+    rows = named(tables.of_experiments([record])["word_heads"], LEADERS)
     return [
         (int(layer), int(head)) for layer, head in zip(rows["layer"], rows["head"], strict=True)
     ]

@@ -117,6 +117,10 @@ class CrossFit:
         tested: list[int] = np.flatnonzero(self.cells >= 0).tolist()
         return tested
 
+    def tested_rows(self, is_a: bool) -> list[int]:
+        """The sentences of one sense that are held out once."""
+        return [self.rows[position] for position in self.tested if self.is_a[position] == is_a]
+
     @property
     def tested_pairs(self) -> list[tuple[int, int]]:
         """The pairs in which both sentences are held out once. Only these are measured."""

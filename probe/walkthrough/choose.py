@@ -99,7 +99,7 @@ class Sources(StrEnum):
 
 
 @dataclass(frozen=True, eq=False)
-class Reading:
+class AxisAtDepth:
     """The axis between two meanings of a word at one depth, and the average contribution of each
     component.
 
@@ -122,8 +122,8 @@ class SenseAxis:
     n_sentences: the number of sentences on which it is fitted
     """
 
-    read_out: Reading
-    last: Reading
+    read_out: AxisAtDepth
+    last: AxisAtDepth
     z: Tensor
     n_sentences: int
 
@@ -132,7 +132,7 @@ class SenseAxis:
         """The axis at the read-out layer."""
         return self.read_out.axis
 
-    def of_layers(self, layers: Iterable[int]) -> Reading:
+    def of_layers(self, layers: Iterable[int]) -> AxisAtDepth:
         """The reading of heads of these layers: `read_out` if all of them are before the
         read-out layer, otherwise `last`.
         """
@@ -372,9 +372,9 @@ def _axis_between(
     first, second = rows_by_sense
     weights = read_weights(model)
 
-    def reading(depth: int) -> Reading:
+    def reading(depth: int) -> AxisAtDepth:
         at_depth = states.resid[:, depth]
-        return Reading(
+        return AxisAtDepth(
             axis=fit_axis(at_depth[first], at_depth[second], names, depth),
             average=decomposition.average(weights, states, first, second, depth=depth),
         )

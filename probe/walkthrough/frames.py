@@ -27,7 +27,7 @@ from probe.results.columns import dictionary, read_descriptions
 from probe.results.frames import certificate_rows
 from probe.tidy import by_head, rounded
 from probe.walkthrough import numbers
-from probe.walkthrough.numbers import AXES, Measured, Quantities
+from probe.walkthrough.numbers import AXES, MeasuredText, Quantities
 from probe.walkthrough.scene import STREAM_NUMBERS, AttentionView, CausalTrace, Scene
 
 TABLES, DESCRIBED = read_descriptions(Path(__file__).with_name("columns.toml"))
@@ -52,7 +52,7 @@ Decode = Callable[[list[int]], str]
 def frames(
     model: Model,
     scene: Scene,
-    measured: Measured,
+    measured: MeasuredText,
     causal_trace: CausalTrace | None,
     *,
     parameters: Count,
@@ -374,7 +374,7 @@ def _coordinates(letter: str, rows: Tensor) -> dict[str, Any]:
 
 
 def page_block(
-    model: Model, scene: Scene, measured: Measured, causal_trace: CausalTrace | None = None
+    model: Model, scene: Scene, measured: MeasuredText, causal_trace: CausalTrace | None = None
 ) -> Block:
     """Everything that the page's script reads, ready for JSON: every quantity at the drawn
     tokens, the words of the neighbours, and the causal trace of two sentences.

@@ -90,7 +90,7 @@ class Agreement:
 
 
 @dataclass(frozen=True, eq=False)
-class Measured:
+class MeasuredText:
     """Every quantity by its name in `AXES`, and the agreement of each formula of each layer with
     its hook.
     """
@@ -99,7 +99,7 @@ class Measured:
     agreement: Sequence[Agreement]
 
 
-def measure(scene: Scene, *, neighbours: bool = True) -> Measured:
+def measure(scene: Scene, *, neighbours: bool = True) -> MeasuredText:
     """Every quantity that the tables and the page show.
 
     neighbours: whether to compute the slowest ones: the tokens that each depth is nearest to and
@@ -119,7 +119,7 @@ def measure(scene: Scene, *, neighbours: bool = True) -> Measured:
     rows: list[Agreement] = []
     for layer in all_layers:
         rows += agreement(scene.view, layer, at=scene.at)
-    return Measured(quantities, rows)
+    return MeasuredText(quantities, rows)
 
 
 def _head_quantities(scene: Scene, layer: int) -> Quantities:

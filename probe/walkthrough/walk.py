@@ -28,7 +28,7 @@ from probe.provenance import Origin, content_key
 from probe.walkthrough import choose
 from probe.walkthrough.choose import Caution, HeadChoice, RequestedHead, WordToFollow
 from probe.walkthrough.frames import Block, frames, page_block
-from probe.walkthrough.numbers import Measured, measure
+from probe.walkthrough.numbers import MeasuredText, measure
 from probe.walkthrough.scene import (
     AttentionView,
     CausalTrace,
@@ -487,7 +487,7 @@ def _truncation_change(model: Model, scene: Scene) -> float | None:
 def walk_findings(
     model: Model,
     scene: Scene,
-    measured: Measured,
+    measured: MeasuredText,
     choice: HeadChoice,
     word_to_follow: WordToFollow | None,
 ) -> WalkFindings:
@@ -519,7 +519,7 @@ def walk_findings(
     )
 
 
-def _parting(scene: Scene, measured: Measured) -> Parting | None:
+def _parting(scene: Scene, measured: MeasuredText) -> Parting | None:
     if scene.second is None or not scene.contrast:
         return None
     quantities = measured.quantities

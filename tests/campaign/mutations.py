@@ -336,23 +336,23 @@ FAULTS = (
         'add_family("opposes", [*measured], null)',
     ),
     Fault(
-        "inference/verdicts.py",
+        "verdicts.py",
         "whoever opposes resolves",
         'row["net"] <= -SMALLEST',
         'row["net"] >= SMALLEST',
     ),
     # tables and surveys
     Fault(
-        "results/head_columns.py",
+        "experiments/heads.py",
         "p of the swap in the column of separation",
-        '{"p_auroc": separation.p, "q_auroc"',
-        '{"p_auroc": swap.p, "q_auroc"',
+        '"p_auroc": tests.separation.p,',
+        '"p_auroc": tests.swap.p,',
     ),
     Fault(
-        "results/head_columns.py",
+        "experiments/heads.py",
         "near and far swapped",
-        'arrays["net_near"] = net_where(pair, lambda distance: distance == 1)',
-        'arrays["net_near"] = net_where(pair, lambda distance: distance > 1)',
+        "zip(NEAR_AND_FAR, (_is_near, _is_far), strict=True)",
+        "zip(NEAR_AND_FAR, (_is_far, _is_near), strict=True)",
     ),
     Fault(
         "experiments/accuracy.py",
@@ -379,10 +379,10 @@ FAULTS = (
         "if pairs.a[number] in rows",
     ),
     Fault(
-        "inference/nouns.py",
+        "experiments/beside_nouns.py",
         "a noun's share measured in the gap of the word",
-        "own_gap = record.gap[noun_of[with_gap]][:, at]",
-        "own_gap = pair.raw_gap.mean(0)[at]",
+        "own_gap = nouns.noun_gap.values[noun_of[with_gap]][:, at]",
+        "own_gap = raw_gap.mean(0)[at]",
     ),
 )
 
@@ -482,14 +482,14 @@ def try_out(faults: Sequence[Fault | None], workers: int) -> list[str]:
 
 
 def paths_to_run(fault: Fault | None) -> list[str]:
-    """The tests to run, the nearest first: the tests of the fault's file (if any), the tests of
-    its package, and all tests."""
+    """The tests to run, the nearest first: the tests of the fault's file and of its package (if
+    any), and all tests."""
     if fault is None:
         return ["tests"]
     package = Path(fault.file).parts[0]
     name = Path(fault.file).stem
-    test_file = f"tests/{package}/test_{name}.py"
-    return [*([test_file] if (ROOT / test_file).exists() else []), f"tests/{package}", "tests"]
+    nearest = (f"tests/{package}/test_{name}.py", f"tests/{package}")
+    return [*(path for path in nearest if (ROOT / path).exists()), "tests"]
 
 
 def main() -> int:

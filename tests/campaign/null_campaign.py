@@ -35,19 +35,20 @@ from handmade import (
     make_sentences,
     without,
 )
-from measured import studied
+from measured import studied, table_of
 from scipy.stats import binom, binomtest
 
 import probe
+from probe.experiments.heads import every_head
 from probe.experiments.material import prepare
-from probe.inference.verdicts import ORDER
+from probe.experiments.observe import split_senses
 from probe.model.load import untrained
 from probe.model.model import Model
 from probe.provenance import write_atomically
-from probe.results.frames import heads
 from probe.stats.limits import GATE
 from probe.text import lexicon
 from probe.text.sentences import Sentence
+from probe.verdicts import ORDER
 
 RUNS = 200
 MOST = {"claimed": 0.02, "resolver": 0.01}  # largest shares of the runs of a kind
@@ -221,7 +222,7 @@ def study_of(kind: str, run: int) -> dict[str, object]:
     rng = np.random.default_rng([run, *map(ord, kind)])
     sentences, model = KINDS[kind].sentences(rng), KINDS[kind].model(run)
     material = prepare(model, sentences[0].word, sentences)
-    evidence = studied(
+    record = studied(
         model,
         material,
         seed=run,
@@ -229,19 +230,20 @@ def study_of(kind: str, run: int) -> dict[str, object]:
         experiments=VERDICTS,
         random_model=untrained(model, seed=run + 2**20),
     )
-    [pair] = evidence.record.pairs
-    row = {"kind": kind, "run": run, "word": sentences[0].word, "sentences": len(pair.split.rows)}
+    [words] = table_of(record, "words").to_dict("records")
+    frame = every_head(record)
+    [split] = split_senses(material, seed=run, causal=True).values()
+    row = {"kind": kind, "run": run, "word": sentences[0].word, "sentences": len(split.rows)}
     row |= {
-        "cue_words": len(set(pair.split.units)),
-        "gap_p": round(pair.gates.gap, 6),
-        "gate": int(pair.gates.gap < GATE),
-        "nuisance_p": round(pair.gates.nuisance, 6),
+        "cue_words": len(set(split.units)),
+        "gap_p": round(words["gap_p"], 6),
+        "gate": int(words["gap_p"] < GATE),
+        "nuisance_p": round(words["nuisance_p"], 6),
         "untrained_p": None,
         "claimed": 0,
     } | dict.fromkeys(ORDER, 0)
-    frame = heads([evidence])
-    if pair.effects is not None:
-        row["untrained_p"] = round(pair.gates.untrained, 6)
+    if words["ranked"]:
+        row["untrained_p"] = round(words["untrained_p"], 6)
         row["claimed"] = int(not frame[["misplaced", "untrained"]].any(axis=None))
     return row | frame["verdict"].value_counts().to_dict()
 

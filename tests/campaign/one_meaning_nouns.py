@@ -22,7 +22,6 @@ from dataclasses import replace
 from pathlib import Path
 from unittest.mock import patch
 
-import numpy as np
 import pandas as pd
 import torch
 from measured import options_of, studied
@@ -31,11 +30,11 @@ import probe
 from probe.errors import InputError
 from probe.experiments import nouns
 from probe.experiments.candidates import candidates
+from probe.experiments.heads import every_head
 from probe.experiments.material import WORDS, prepare, sentences_of
 from probe.experiments.measure import measure_gates
 from probe.experiments.observe import split_senses
-from probe.inference.nouns import ambiguity_gate
-from probe.inference.verdicts import passes_gate, rank_among_nouns
+from probe.experiments.senses import NO_GATE
 from probe.model.find import PACKAGED
 from probe.model.load import untrained
 from probe.model.model import Model
@@ -43,9 +42,9 @@ from probe.model.variants import TargetText
 from probe.model.weights import Weights
 from probe.patching.tokens import ReplacedStates, replace_tokens
 from probe.provenance import write_atomically
-from probe.results.frames import heads
 from probe.text import lexicon
 from probe.text.sentences import Sentence
+from probe.verdicts import passes_gate, rank_among_nouns
 
 ROOT = Path(__file__).parent.parent.parent
 TABLE = "one_meaning_nouns.csv"
@@ -103,34 +102,30 @@ def studies_of(
     splits = split_senses(material, seed=0, causal=model.config.causal)
     options = options_of(permutations=PERMUTATIONS)
     with patch.object(nouns, "replace_tokens", replaced):
-        record = measure_gates(model, material, splits, options, random_model=None)
+        pairs, gates = measure_gates(model, material, splits, options, random_model=None)
     rows = {}
-    compared = record.of_pairs("nouns")
-    gates = ambiguity_gate(compared, record.depth)
-    for pair, of_nouns, gate in zip(record.pairs, compared, gates, strict=True):
-        noun_numbers = list(gate.noun_numbers) if gate else []
-        shares = of_nouns.shares[noun_numbers, record.depth] if noun_numbers else np.array([np.nan])
-        rows[pair.senses] = {
+    for each, measured in zip(pairs, gates, strict=True):
+        gate = NO_GATE if measured is None else measured
+        senses = each.sense.senses
+        rows[senses] = {
             "model": model.name,
             "word": word,
             "noun": noun,
-            "sense_a": pair.senses[0],
-            "sense_b": pair.senses[1],
-            "sentences": len(pair.split.rows),
-            "gap_p": pair.gates.gap,
-            "nouns_compared": len(noun_numbers),
-            "general_share": shares.mean(),
-            "ambiguity_p": gate.p if gate else np.nan,
+            "sense_a": senses[0],
+            "sense_b": senses[1],
+            "sentences": len(each.sense.split.rows),
+            "gap_p": each.gates["gap_p"],
+            **{name: gate[name] for name in ("nouns_compared", "general_share", "ambiguity_p")},
         } | NO_HEADS
     if any(passes_gate(row) for row in rows.values()):
-        evidence = studied(
+        record = studied(
             model,
             material,
             permutations=PERMUTATIONS,
             experiments=VERDICTS,
             random_model=random_model,
         )
-        for senses, of_pair in heads([evidence]).groupby(["sense_a", "sense_b"]):
+        for senses, of_pair in every_head(record).groupby(["sense_a", "sense_b"]):
             counts = of_pair["verdict"].value_counts().to_dict()
             rows[senses] |= {name: counts.get(name, 0) for name in NO_HEADS}
     yield from rows.values()

@@ -15,7 +15,7 @@ from seeds import mostly_campaign
 from probe import charts
 from probe.charts import palette
 from probe.errors import InputError
-from probe.inference.verdicts import ORDER
+from probe.verdicts import ORDER
 
 pytestmark = pytest.mark.usefixtures("no_rows_of_a_table")
 

@@ -110,7 +110,7 @@ def plain_coordinate(axes, resid):
 def sampled(tiny):
     """The record of a word with a sample of cues."""
     material = prepare(tiny, "bank", lexicon.expand("bank").sentences)
-    return studied(tiny, material, pairs=4, experiments=("heads", "cue_sample")).record
+    return studied(tiny, material, pairs=4, experiments=("cue_sample",))
 
 
 # --- against plain transformers -------------------------------------------------------------------

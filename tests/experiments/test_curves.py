@@ -7,6 +7,7 @@ import numpy as np
 import plain_forward
 import pytest
 import torch
+import xarray as xr
 from handmade import ODD, random_model
 from hooked_runs import target_z
 
@@ -116,24 +117,32 @@ def test_the_joint_excess_of_backups_compares_swaps_of_one_kind_on_the_same_pair
     net = np.full((LAYERS, HEADS, LAYERS), 0.25)
     net[0, 1] = [0.9, 0.5, 0.1]  # most of the effect of this head is lost again
     gap = np.random.default_rng(0).uniform(1, 2, (len(pairs), LAYERS + 1))
+    data = xr.Dataset(
+        {
+            "net_by_depth": (("layer", "head", "depth"), net),
+            "direct_by_pair": (("sentence_pair", "layer", "head"), net[None, ..., 0]),
+            "direct_gap_by_pair": (("sentence_pair", "layer"), np.ones((1, LAYERS))),
+        }
+    )
     each = SimpleNamespace(
-        effects=SimpleNamespace(
-            profile=net, direct_effect=net[..., 0], has_heads=np.ones(LAYERS, dtype=bool)
-        ),
+        data=data,
+        net=net[None, ..., 0],
         prepared=SimpleNamespace(
             gap=gap,
-            reading=SimpleNamespace(direct=(1, 2, 3)),
+            readout=SimpleNamespace(direct=(1, 2, 3)),
             sense=SimpleNamespace(axes=axes),
         ),
         pairs=pairs,
     )
     run = SimpleNamespace(
-        options=SimpleNamespace(seed=0),
+        options=SimpleNamespace(seed=0, permutations=99),
         weights=weights,
         observation=SimpleNamespace(texts=rows, states=SimpleNamespace(z=z)),
     )
-    [found] = backups._backups(run, each)
-    assert found.first == (0, 1) and found.later == tuple(ALL[HEADS:])
+    found = backups._backups(run, each)
+    assert (found.earlier_layer.item(), found.earlier_head.item()) == (0, 1)
+    is_later = ~np.isnan(found.joint_excess.values[0]).any(0)
+    assert [*map(tuple, np.argwhere(is_later))] == ALL[HEADS:]
 
     def effect(*heads):
         mask = ~sets.mask_of(list(heads), (LAYERS, HEADS))
@@ -141,10 +150,10 @@ def test_the_joint_excess_of_backups_compares_swaps_of_one_kind_on_the_same_pair
         return both_ways / gap[:, LAYERS].mean()
 
     order = np.argsort(pairs.units)  # the five pairs are taken in another order
-    assert sorted(found.units) == sorted(pairs.units)
-    for column, later in enumerate(found.later):
+    assert sorted(found.unit.values) == sorted(pairs.units)
+    for later in ALL[HEADS:]:
         excess = effect((0, 1), later) - effect((0, 1)) - effect(later)
-        measured = found.joint_excess[np.argsort(found.units), column]
+        measured = found.joint_excess.values[0, np.argsort(found.unit.values), *later]
         np.testing.assert_allclose(measured, excess[order], atol=1e-10)
 
 

@@ -22,9 +22,11 @@ from seeds import mostly_campaign
 
 from probe.experiments import head_parts
 from probe.experiments.columns import dataset
+from probe.experiments.design import pairs_of
 from probe.experiments.material import prepare
 from probe.experiments.observe import observe
 from probe.experiments.prepare import prepare_pairs
+from probe.experiments.swaps import drawn_effects, effects_of, swap_effect
 from probe.model.load import read_weights
 from probe.model.variants import TargetText
 from probe.patching.inputs import target_texts
@@ -47,7 +49,7 @@ def study(seed):
 def parts_of(model, sentences, seed=0):
     """The record of a word with the parts of its heads."""
     material = prepare(model, WORD, sentences)
-    return studied(model, material, seed=seed, pairs=PAIRS, experiments=EXPERIMENTS).record
+    return studied(model, material, seed=seed, pairs=PAIRS, experiments=EXPERIMENTS)
 
 
 def table_of(record):
@@ -88,7 +90,7 @@ def test_a_resolver_carries_the_sense_from_the_cue_and_looks_where_it_always_loo
 
 def measured(whole, *, texts=None, cues=None):
     """The shares of the parts, with other texts or other cues."""
-    observation, pair, word, model = whole
+    observation, pair, effects, model = whole
     inputs = (
         read_weights(model),
         texts or observation.texts,
@@ -96,9 +98,9 @@ def measured(whole, *, texts=None, cues=None):
         cues or observation.material.cues,
     )
     numbers, shifts = head_parts.swap_parts(
-        *inputs, word, axes=pair.sense.axes, pairs=pair.pairs, reading=pair.reading
+        *inputs, swap_effect(effects), axes=pair.sense.axes, pairs=pair.pairs, readout=pair.readout
     )
-    shares = shifts.sum(0) / word.pair_gap[numbers].sum(0)[:, None]
+    shares = shifts.sum(0) / effects["gap"][numbers].sum(0)[:, None]
     by_kind = dict(zip(head_parts.KINDS, shares, strict=True))
     return {kind: share for kind, share in by_kind.items() if not np.isnan(share).all()}
 
@@ -109,7 +111,7 @@ def whole():
     record, model, _ = study(0)
     observation = observe(model, prepare(model, WORD, SENTENCES), seed=0)
     [pair] = prepare_pairs(observation, None, options_of(pairs=PAIRS))
-    return observation, pair, record.pairs[0].effects, model
+    return observation, pair, effects_of(record.of_pairs("heads")[0]), model
 
 
 def test_without_aligned_pairs_only_the_cue_and_the_ablation_are_measured():
@@ -123,7 +125,7 @@ def test_without_aligned_pairs_only_the_cue_and_the_ablation_are_measured():
 def test_pairs_of_unequal_length_are_measured_without_pattern_and_values(whole):
     record, _, resolver = study(0)
     longer = list(whole[0].texts)
-    row = record.pairs[0].pairs.a[record.measured["head_parts"].number.values[0, 0]]
+    row = record.senses[0].a.values[record.measured["head_parts"].number.values[0, 0]]
     longer[row] = TargetText((longer[row].ids[0], *longer[row].ids), longer[row].at + 1)
     even, uneven = measured(whole), measured(whole, texts=longer)
     assert set(even) - set(uneven) == {"pattern_only", "values_only"}
@@ -149,24 +151,26 @@ def test_if_a_wrong_cue_is_marked_the_effect_comes_from_the_other_differing_toke
 def test_intervals_resample_the_same_frames_and_cue_words_as_the_whole_swap():
     """A part that equals the whole swap has the interval of the whole swap."""
     record = study(0)[0]
-    [pair] = record.pairs
-    word, units = pair.effects, len(set(pair.pairs.units))
-    whole = np.stack([(word.denoise + word.noise) / 2] * len(head_parts.KINDS), axis=1)
+    [senses] = record.senses
+    pairs = pairs_of(senses)
+    effects, units = effects_of(record.of_pairs("heads")[0]), len(set(pairs.units))
+    both_ways = (effects["denoise"] + effects["noise"]) / 2
+    whole = np.stack([both_ways] * len(head_parts.KINDS), axis=1)
     data = dataset(
         head_parts.TABLES,
         {
             "shift": ("pair sentence_pair kind layer head", whole[None]),
-            "gap": ("pair sentence_pair layer", word.pair_gap[None]),
-            "number": ("pair sentence_pair", [range(len(pair.pairs))]),
+            "gap": ("pair sentence_pair layer", effects["gap"][None]),
+            "number": ("pair sentence_pair", [range(len(pairs))]),
         },
-        senses=[pair.senses],
+        senses=[(senses.sense_a.item(), senses.sense_b.item())],
         coordinates={"kind": ("kind", head_parts.KINDS)},
     )
     table = head_parts.with_intervals(record, data)
-    np.testing.assert_allclose(by_head(table["values_only"]), word.swap, atol=1e-12)
-    expected = resampling.interval(
-        word.draws(pair.pairs.bootstrap())["swap"], word.swap, units=units
-    )
+    swap = swap_effect(effects)
+    np.testing.assert_allclose(by_head(table["values_only"]), swap, atol=1e-12)
+    draws = drawn_effects(effects, pairs.bootstrap())["swap"]
+    expected = resampling.interval(draws, swap, units=units)
     for end, limit in zip(("low", "high"), expected, strict=True):
         np.testing.assert_allclose(by_head(table[f"values_only_{end}"]), limit, atol=1e-12)
 
@@ -176,7 +180,7 @@ def test_the_intervals_contain_the_planted_shares(planted):
     around 0.
     """
     shares, resolver, record = planted
-    pairs = record.pairs[0].pairs.take(record.measured["head_parts"].number.values[0])
+    pairs = pairs_of(record.senses[0]).take(record.measured["head_parts"].number.values[0])
     assert len(set(pairs.units)) == len(pairs) == head_parts.MOST_PAIRS
     assert len(set(pairs.frames)) > 1
     table, _ = table_of(record)
@@ -193,7 +197,7 @@ def test_only_the_top_heads_have_parts(whole, monkeypatch):
     shares_of_all = measured(whole)
     monkeypatch.setattr(head_parts, "MOST_HEADS", 3)
     shares_of_top = measured(whole)
-    top = np.argsort(-np.abs(study(0)[0].pairs[0].effects.swap).ravel())[:3]
+    top = np.argsort(-np.abs(swap_effect(whole[2])).ravel())[:3]
     for name in ("pattern_only", "values_only", "cue_only", "ablation"):
         top_shares, all_shares = shares_of_top[name].ravel(), shares_of_all[name].ravel()
         assert np.flatnonzero(~np.isnan(top_shares)).tolist() == sorted(top.tolist())

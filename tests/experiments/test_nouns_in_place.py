@@ -22,8 +22,8 @@ from handmade import (
     resolver,
     tokens_of,
 )
-from measured import options_of
-from measured import studied as evidence_of
+from measured import options_of, table_of
+from measured import studied as record_of
 from planted import EVEN, Circuit, model_of, planted_model
 from seeds import likely, mostly_campaign
 
@@ -42,7 +42,6 @@ from probe.experiments.nouns import WordInPlace, at_rows, axes_until, put_in_pla
 from probe.experiments.observe import observe
 from probe.experiments.prepare import prepare_pairs
 from probe.experiments.swaps import gaps, run_swaps
-from probe.inference.verdicts import passes_gate
 from probe.model.load import read_weights
 from probe.model.trace import target_states
 from probe.model.variants import TargetText
@@ -55,6 +54,7 @@ from probe.studies.study import STUDY_DEFAULTS
 from probe.text import lexicon
 from probe.text.sentences import as_corpus
 from probe.text.splits import cross_fit, restrict
+from probe.verdicts import passes_gate
 
 SENTENCES = make_sentences(cues=12, frames=6, distances=(1, 2))
 PAIRS = 36  # of sentences, in which heads are swapped
@@ -76,23 +76,27 @@ HEADS = {
 
 
 def compare_with_nouns(model, sentences=SENTENCES):
-    """The evidence of a word and of nouns in its place, and the mean share of the nouns where the
-    word is read."""
-    evidence = evidence_of(
+    """The columns of heads that compare a word with nouns in its place (`layer head`, those of
+    measures too), and the row of the table of words."""
+    record = record_of(
         model,
         prepare(model, WORD, sentences),
         pairs=PAIRS,
         permutations=199,
         experiments=("heads", "nouns", "noun_mlps"),
     )
-    [pair] = evidence.pairs
-    [heads], [mlps] = (evidence.record.of_pairs(name) for name in ("nouns", "noun_mlps"))
+    [nouns], [mlps] = (record.of_pairs(name) for name in ("nouns", "noun_mlps"))
     # MLPs are swapped with a subset of the nouns with which heads are swapped in the same pair.
     swaps_of_heads, swaps_of_mlps = (
-        {*zip(each.pair_of.tolist(), each.noun_of.tolist(), strict=True)} for each in (heads, mlps)
+        {*zip(each.pair_of.values.tolist(), each.noun_of.values.tolist(), strict=True)}
+        for each in (nouns, mlps)
     )
     assert swaps_of_mlps < swaps_of_heads
-    return pair, pair.nouns.general_share(evidence.record.depth)
+    heads = table_of(record, "heads").set_index(["layer", "head"])
+    return heads, table_of(record, "words").iloc[0], nouns, mlps
+
+
+MORE = ["more", "more_word_axis", "more_length"]
 
 
 def compared_with_nouns(kind: str, seed: int):
@@ -103,32 +107,31 @@ def compared_with_nouns(kind: str, seed: int):
 @pytest.mark.parametrize("seed", mostly_campaign(range(20)))
 @pytest.mark.parametrize("kind", HEADS)
 def test_effects_on_any_noun_are_separated_from_effects_on_the_word(kind, seed):
-    pair, general_share = compared_with_nouns(kind, seed)
-    nouns = pair.nouns
-    net = pair.record.effects.net_by_pair.mean(0)
+    heads, row, *_ = compared_with_nouns(kind, seed)
+    net = heads["net"]
     share = {"specific": 0.0, "general": 1.0, "both": 0.25}[kind]  # squared: half the gap
-    assert general_share == pytest.approx(share, abs=0.1)
+    assert row["general_share"] == pytest.approx(share, abs=0.1)
     if kind != "general":
-        assert nouns.gate.p <= 0.05
+        assert row["ambiguity_p"] <= 0.05
     if kind == "specific":
         # The head moves no noun, and no noun has a gap of which it could supply a share.
         assert net[SPECIFIC] == pytest.approx(1, abs=0.05)
-        assert nouns.heads.more[:, *SPECIFIC] == pytest.approx(1, abs=0.05)
-        assert nouns.heads.nouns[SPECIFIC] == pytest.approx(0, abs=0.05)
-        assert nouns.heads.p[SPECIFIC] < 0.05
-        assert np.isnan(nouns.heads.share[SPECIFIC])
+        assert heads.loc[SPECIFIC, MORE].tolist() == pytest.approx([1] * 3, abs=0.05)
+        assert heads.loc[SPECIFIC, "nouns"] == pytest.approx(0, abs=0.05)
+        assert heads.loc[SPECIFIC, "p_more"] < 0.05
+        assert np.isnan(heads.loc[SPECIFIC, "nouns_share"])
     if kind == "general":
-        assert nouns.heads.more[:, *GENERAL] == pytest.approx(0, abs=0.05)
-        assert nouns.heads.nouns[GENERAL] == pytest.approx(1, abs=0.05)
-        assert nouns.heads.share[GENERAL] == pytest.approx(1, abs=0.05)
+        assert heads.loc[GENERAL, MORE].tolist() == pytest.approx([0] * 3, abs=0.05)
+        assert heads.loc[GENERAL, "nouns"] == pytest.approx(1, abs=0.05)
+        assert heads.loc[GENERAL, "nouns_share"] == pytest.approx(1, abs=0.05)
     if kind == "both":
         # Each head moves the word by half of its gap. A noun's gap is the other half, and the
         # general head supplies all of it: the same movement, and a larger share.
-        assert nouns.heads.more[:, *SPECIFIC] == pytest.approx(net[SPECIFIC], abs=0.05)
-        assert nouns.heads.p[SPECIFIC] < 0.05
-        assert nouns.heads.more[0][GENERAL] == pytest.approx(0, abs=0.05)
-        assert nouns.heads.nouns[GENERAL] == pytest.approx(net[GENERAL], abs=0.05)
-        assert nouns.heads.share[GENERAL] == pytest.approx(1, abs=0.1)
+        assert heads.loc[SPECIFIC, MORE].tolist() == pytest.approx([net[SPECIFIC]] * 3, abs=0.05)
+        assert heads.loc[SPECIFIC, "p_more"] < 0.05
+        assert heads.loc[GENERAL, "more"] == pytest.approx(0, abs=0.05)
+        assert heads.loc[GENERAL, "nouns"] == pytest.approx(net[GENERAL], abs=0.05)
+        assert heads.loc[GENERAL, "nouns_share"] == pytest.approx(1, abs=0.1)
 
 
 def two_nouns_in_place():
@@ -147,9 +150,9 @@ def two_nouns_in_place():
         axes=pair.sense.axes,
         pairs=pair.pairs,
         heads=(GENERAL,),
-        at=pair.reading.at,
-        direct=pair.reading.direct,
-        until=pair.reading.at,
+        at=pair.readout.at,
+        direct=pair.readout.direct,
+        until=pair.readout.at,
     )
     among = candidates(model, material, NOUNS[:2])
     plan = replace(STUDY_DEFAULTS.noun_plan, per_pair=1)
@@ -160,10 +163,8 @@ def test_states_computed_in_parts_equal_states_computed_at_once(monkeypatch):
     *_, at_once, runs = two_nouns_in_place()
     monkeypatch.setattr(nouns_in_place, "STATES_BYTES", 1)  # one noun and one sentence at a time
     *_, in_parts, runs_in_parts = two_nouns_in_place()
-    for name in ("squared_gap", "pair_gap", "net", "write"):
-        np.testing.assert_allclose(
-            getattr(in_parts, name), getattr(at_once, name), atol=1e-4, err_msg=name
-        )
+    for name in ("squared_gap", "pair_gap", "moved", "write"):
+        np.testing.assert_allclose(in_parts[name], at_once[name], atol=1e-4, err_msg=name)
     for expected, actual in zip(runs, runs_in_parts, strict=True):
         assert expected.in_place.noun == actual.in_place.noun and expected.rows == actual.rows
         torch.testing.assert_close(actual.z, expected.z, atol=1e-5, rtol=0)
@@ -176,7 +177,7 @@ def test_a_noun_is_read_along_axes_that_are_fitted_on_that_noun():
     model, observation, pair, record, runs = two_nouns_in_place()
     material, split = observation.material, pair.sense.split
     nouns = [run.in_place for run in runs]
-    assert {noun.noun for noun in nouns} == set(record.nouns) == set(NOUNS[:2])
+    assert {noun.noun for noun in nouns} == set(record.noun.values) == set(NOUNS[:2])
     for number, noun in enumerate(nouns):
         rows = [row for row in range(len(material)) if noun.axes.cell[row] >= 0]
         texts = [noun.texts(observation.texts)[row] for row in rows]
@@ -188,16 +189,16 @@ def test_a_noun_is_read_along_axes_that_are_fitted_on_that_noun():
         noun_axes = hold_out(resid, part, pair.sense.axes.senses)
         torch.testing.assert_close(noun.axes.u, noun_axes.u, atol=1e-4, rtol=0)
         assert (noun.axes.fitted_gap == 1).all()
-        of_noun = record.noun_of == number
-        of_pairs = pair.pairs.take(record.pair_of[of_noun].tolist())
+        of_noun = record.noun_of.values == number
+        of_pairs = pair.pairs.take(record.pair_of.values[of_noun].tolist())
         expected = gaps(noun_axes.in_units(), resid, of_pairs)
-        np.testing.assert_allclose(record.pair_gap[of_noun], expected, atol=1e-3)
+        np.testing.assert_allclose(record.pair_gap.values[of_noun], expected, atol=1e-3)
 
 
 @pytest.mark.campaign
 def test_the_gate_passes_by_chance_alone_where_the_head_serves_any_noun():
     """The word is then one of 25 nouns, and is the furthest one in 25 times."""
-    passed = [compared_with_nouns("general", seed)[0].nouns.gate.p <= 0.05 for seed in range(40)]
+    passed = [compared_with_nouns("general", seed)[1]["ambiguity_p"] <= 0.05 for seed in range(40)]
     _, limit = likely(1 / 25, len(passed))
     assert sum(passed) <= limit
 
@@ -247,9 +248,9 @@ def test_the_effect_of_an_mlp_is_read_at_the_depth_of_its_layer(tiny):
     """A swap is run only up to that depth, and equals the swap in a run of all blocks."""
     material = prepare(tiny, "bank", lexicon.expand("bank").sentences[:192])
     experiments = ("heads", "nouns", "noun_mlps")
-    of_bank = evidence_of(tiny, material, pairs=8, experiments=experiments)
-    [mlps] = of_bank.record.of_pairs("noun_mlps")
-    at = np.array(of_bank.pairs[0].record.reading.at)
+    of_bank = record_of(tiny, material, pairs=8, experiments=experiments)
+    [mlps] = of_bank.of_pairs("noun_mlps")
+    at = of_bank.senses[0].read_depth.values
     observation = observe(tiny, material, seed=0)
     [pair] = prepare_pairs(observation, None, options_of(pairs=8))
     weights = read_weights(tiny)
@@ -259,9 +260,9 @@ def test_the_effect_of_an_mlp_is_read_at_the_depth_of_its_layer(tiny):
     axes = axes_until(pair.sense.axes.in_units(), len(weights.blocks))
     whole = run_swaps(partial(swap_mlps, weights), texts, hidden, axes, pair.pairs).net
     expected = whole[:, np.arange(len(at)), at]
-    compared = ~np.isnan(mlps.word).any((1, 2))
+    compared = ~np.isnan(mlps.of_word.values).any((1, 2))
     assert compared.any() and np.abs(expected).max() > 0.1
-    np.testing.assert_allclose(mlps.word[compared][..., 0], expected[compared], atol=1e-4)
+    np.testing.assert_allclose(mlps.of_word.values[compared][..., 0], expected[compared], atol=1e-4)
 
 
 def test_the_squared_gap_is_0_in_the_mean_where_nothing_differs_and_the_squared_gap_where_it_does():
@@ -348,7 +349,7 @@ def at_specific(study):
 
 @pytest.fixture(scope="module")
 def with_shipped_nouns():
-    return studied(experiments=("circuit",))
+    return studied(experiments=("circuit", "noun_mlps"))
 
 
 def test_nouns_that_cannot_replace_the_word_are_refused_before_the_work():
@@ -432,7 +433,7 @@ def test_sentences_in_which_the_word_is_not_a_noun_are_studied_but_not_compared(
     assert row["not_compared"] == (
         "it is a noun in its dictionary form in 0 of the paired sentences, and 24 are needed"
     )
-    assert study.controls.empty and study.mlps.empty
+    assert study.controls.empty
     head = at_specific(study)
     before = at_specific(with_shipped_nouns)
     assert head["verdict"] == "mover" and np.isnan(head["more"])
@@ -489,24 +490,24 @@ def test_an_encoder_separates_effects_on_any_noun_from_effects_on_the_word(tmp_p
         for row in make_sentences(cues=12, frames=4, distances=(1, 2), cue_after=after, seed=after)
     ]
     model = probe.load(make_handmade_encoder(tmp_path / "both", HEADS["both"]))
-    pair, general_share = compare_with_nouns(model, sides)
-    nouns = pair.nouns
-    assert nouns.gate.p <= 0.05 and general_share == pytest.approx(0.25, abs=0.1)
-    assert nouns.heads.share[GENERAL] == pytest.approx(1, abs=0.1)
-    assert nouns.heads.more[0][GENERAL] == pytest.approx(0, abs=0.05)
-    assert nouns.heads.nouns[SPECIFIC] == pytest.approx(0, abs=0.05)
-    assert nouns.heads.more[0][SPECIFIC] > 0.3 and nouns.heads.p[SPECIFIC] < 0.05
+    heads, row, *_ = compare_with_nouns(model, sides)
+    assert row["ambiguity_p"] <= 0.05 and row["general_share"] == pytest.approx(0.25, abs=0.1)
+    assert heads.loc[GENERAL, "nouns_share"] == pytest.approx(1, abs=0.1)
+    assert heads.loc[GENERAL, "more"] == pytest.approx(0, abs=0.05)
+    assert heads.loc[SPECIFIC, "nouns"] == pytest.approx(0, abs=0.05)
+    assert heads.loc[SPECIFIC, "more"] > 0.3 and heads.loc[SPECIFIC, "p_more"] < 0.05
 
 
 @pytest.mark.slow
 def test_a_model_of_one_layer_is_compared_likewise(tmp_path, monkeypatch):
     monkeypatch.setattr(handmade, "LAYERS", 1)
     heads = [resolver(0, 1, takes=EVEN, size=1.5), to_any(0, 2, 1.5)]  # half of the gap each
-    pair, _ = compare_with_nouns(probe.load(make_handmade(tmp_path / "one", heads)))
-    assert pair.nouns.record.gap.shape == (len(NOUNS), 2) and pair.nouns.gate.p <= 0.05
-    assert pair.nouns.heads.more.shape == (3, 1, handmade.HEADS)
-    assert pair.nouns.heads.more[:, 0, 1] == pytest.approx(0.5, abs=0.05)
-    assert pair.nouns.mlps.net.shape == (1,)
+    made = probe.load(make_handmade(tmp_path / "one", heads))
+    table, row, nouns, mlps = compare_with_nouns(made)
+    assert nouns.noun_gap.shape == (len(NOUNS), 2) and row["ambiguity_p"] <= 0.05
+    assert len(table) == handmade.HEADS
+    assert table.loc[(0, 1), MORE].tolist() == pytest.approx([0.5] * 3, abs=0.05)
+    assert mlps.net.shape == (1,)
 
 
 @pytest.mark.parametrize("family", ["gpt2", "llama", "bert"])

@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from handmade import WORD, make_sentences, resolver_model, without
-from measured import options_of
+from measured import options_of, table_of
 
 import probe
 from probe.experiments import qk
@@ -32,7 +32,7 @@ def planted():
     """A model with one resolver, the record of its word, and the attribution of the resolver."""
     model, resolver = resolver_model(0)
     record = record_of(model, SENTENCES)
-    [attribution] = [each for each in record.measured["qk"] if head_of(each) == resolver]
+    [attribution] = [each for each in record.measured["qk"].values() if head_of(each) == resolver]
     return model, record, attribution
 
 
@@ -51,8 +51,8 @@ def sentences_of(record, attribution):
     assert attribution.pairs == qk.MOST_PAIRS and len(attribution.cue) == 2 * qk.MOST_PAIRS
     assert len(np.unique(attribution.cue)) == len(attribution.cue)
     by_cue = {}
-    for row in record.pairs[0].rows():
-        by_cue.setdefault(record.sentences[row].cue_word, []).append(row)
+    for row in table_of(record, "predictions")["sentence"]:
+        by_cue.setdefault(SENTENCES[row].cue_word, []).append(row)
     return by_cue
 
 
@@ -60,11 +60,11 @@ def one_sentence(model, attribution, record, number=3):
     """A sentence with the cue and the contrast that are recorded under a number."""
     layer, head = head_of(attribution)
     for row in sentences_of(record, attribution)[attribution.cue[number].item()]:
-        sentence = record.sentences[row]
+        sentence = SENTENCES[row]
         view = {
             "layer": layer,
             "head": head,
-            "at": record.positions[row],
+            "at": table_of(record, "sentences")["position"][row],
             "source": sentence.cue,
         }
         parts = probe.qk_attribution(model, sentence.text, **view, contrast="mean")
@@ -91,7 +91,7 @@ def test_the_numbers_of_a_sentence_equal_the_numbers_of_the_public_functions():
 def test_the_mean_at_the_other_tokens_is_subtracted_for_every_top_head():
     """The planted head's scores at other tokens are about 0 and would hide a wrong sign."""
     model, record, planted_head = planted()
-    heads = [each for each in record.measured["qk"] if each is not planted_head]
+    heads = [each for each in record.measured["qk"].values() if each is not planted_head]
     assert len(heads) == 2
     for attribution in heads:
         *_, parts = one_sentence(model, attribution, record)
@@ -110,7 +110,7 @@ def test_pairs_of_parts_sum_to_the_contrast_and_writes_sum_to_the_write_from_the
     assert not np.strings.startswith(parts, "L").any()
 
 
-def test_the_tables_of_the_experiment_list_its_numbers_and_other_tables_are_empty():
+def test_the_tables_of_the_experiment_list_its_numbers():
     _, record, attribution = planted()
     layer, head = head_of(attribution)
     tables = of_experiments([record])
@@ -121,7 +121,6 @@ def test_the_tables_of_the_experiment_list_its_numbers_and_other_tables_are_empt
     assert scores[layer, head] == pytest.approx(row["contrast"])
     replaced = tables["qk_interventions"]
     assert replaced["p"].between(1 / 1001, 1).all()
-    assert all(len(tables[name]) == 0 for name in tables if name not in qk.TABLES)
 
 
 def test_the_largest_pair_is_chosen_with_other_cue_words_than_those_that_report_its_share():
@@ -150,7 +149,7 @@ def test_nouns_in_the_words_place_cost_the_contrast_of_a_head_that_reads_the_wor
 def test_without_a_marked_cue_there_are_no_attributions():
     model, _ = resolver_model(0)
     record = record_of(model, without(SENTENCES[:48], "pair", "cue_start", "cue_end"))
-    assert record.measured["qk"] == ()
+    assert record.measured["qk"] == {}
     assert of_experiments([record])["qk_attribution"].empty
 
 

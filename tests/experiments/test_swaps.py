@@ -14,8 +14,8 @@ from hooked_runs import edit_at, read_all, run_with_swaps
 
 from probe.experiments import design, swaps
 from probe.experiments.design import Pairs
+from probe.experiments.heads import swap_columns, swap_every_head
 from probe.experiments.observe import predicts
-from probe.experiments.swaps import Effects
 from probe.model import forward
 from probe.model.decomposition import components
 from probe.model.load import read_weights
@@ -168,7 +168,7 @@ A, B, SAME_A, SAME_B = (0, 1, 2), (3, 4, 5), (1, 2, 0), (4, 5, 3)
 PAIRS = Pairs(A, B, SAME_A, SAME_B, ("f", "f", "g"), (0, 1, 2), (0, 1, 2), (1, 2, None), ALIGNED, 0)
 LENGTHS = (5, 7, 5, 5, 7, 5)
 STAGES = LAYERS + 2  # depths 0 to 3, and the stream after the final norm
-PARTS = ("pair_gap", "denoise", "noise", "same_sense")
+PARTS = ("gap", "denoise", "noise", "same_sense")
 
 
 @pytest.fixture(scope="module")
@@ -188,18 +188,18 @@ def setting():
 
 
 def measured(setting, depth, pairs=PAIRS, first=1):
-    reading = design.readings(LAYERS, depth, first, predicts=True)
-    return swapped(setting, pairs, reading).effects
+    readout = design.readout(LAYERS, depth, first, predicts=True)
+    return swapped(setting, pairs, readout)
 
 
-def swapped(setting, pairs, reading):
+def swapped(setting, pairs, readout):
     model, ids, states, axes = setting
     weights = read_weights(model)
     stages = torch.cat(
         [states.resid, forward.unembedding_input(weights, states.resid[:, -1])[:, None]], dim=1
     )
     gap = swaps.gaps(axes, stages, pairs)
-    return swaps.measure(weights, ids, states, axes, pairs, gap=gap, reading=reading)
+    return swap_every_head(weights, ids, states, axes, pairs, gap=gap, readout=readout)
 
 
 def coordinates(setting, recipient, donor):
@@ -226,9 +226,9 @@ def shift_of(setting, recipient, donor):
 
 
 def test_every_layer_is_read_where_the_readings_say():
-    reading = design.readings(5, 3, 2, predicts=True)
-    assert (reading.at, reading.direct, reading.next_token) == ((3, 3, 3, 5, 5), (2, 2, 3, 4, 5), 6)
-    assert design.readings(2, 2, 1, predicts=False).next_token is None
+    readout = design.readout(5, 3, 2, predicts=True)
+    assert (readout.at, readout.direct, readout.next_token) == ((3, 3, 3, 5, 5), (2, 2, 3, 4, 5), 6)
+    assert design.readout(2, 2, 1, predicts=False).next_token is None
     assert not predicts(read_weights(family_model("bert")))
     assert predicts(read_weights(random_model()))
 
@@ -246,19 +246,19 @@ def test_effects_equal_whole_forwards_at_every_stage(setting, depth):
         same = (shift_of(setting, b, SAME_B[pair]) - shift_of(setting, a, SAME_A[pair])) / 2
         net += (denoise + noise) / 2 - same
         for measured_effects, stages in (
-            (effect.word, at),
-            (effect.next_token, [LAYERS + 1] * LAYERS),
+            (effect["word"], at),
+            (effect["next_token"], [LAYERS + 1] * LAYERS),
         ):
-            np.testing.assert_allclose(
-                measured_effects.pair_gap[pair], gap[pair, stages], atol=1e-10
-            )
+            np.testing.assert_allclose(measured_effects["gap"][pair], gap[pair, stages], atol=1e-10)
             for name, values in zip(PARTS[1:], (denoise, noise, same), strict=True):
                 expected = values[range(LAYERS), :, stages]
-                np.testing.assert_allclose(
-                    getattr(measured_effects, name)[pair], expected, atol=1e-10
-                )
-    np.testing.assert_allclose(effect.profile, (net / gap.sum(0))[..., : 1 + LAYERS], atol=1e-9)
-    assert all((effect.profile[layer, :, : layer + 1] == 0).all() for layer in range(LAYERS))
+                np.testing.assert_allclose(measured_effects[name][pair], expected, atol=1e-10)
+    np.testing.assert_allclose(
+        effect["net_by_depth"], (net / gap.sum(0))[..., : 1 + LAYERS], atol=1e-9
+    )
+    assert all(
+        (effect["net_by_depth"][layer, :, : layer + 1] == 0).all() for layer in range(LAYERS)
+    )
     assert (np.abs(net[..., -1]) > 1e-6).all()
 
 
@@ -286,14 +286,14 @@ def test_recorded_shifts_in_units_of_the_residual_stream_are_means_over_pairs(se
     run = partial(patching.swap_heads, read_weights(model))
     raw = swaps.run_swaps(run, ids, states.z, axes, PAIRS)
     both_ways = (raw.b_with_a - raw.a_with_b) / 2 - (raw.same_b - raw.same_a) / 2
-    reading = design.readings(LAYERS, 2, 1, predicts=True)
-    recorded = swapped(setting, PAIRS, reading)
-    by_depth = recorded.raw_effect  # layer head depth measure
+    readout = design.readout(LAYERS, 2, 1, predicts=True)
+    recorded = swapped(setting, PAIRS, readout)
+    by_depth = recorded["moved_by_depth"]  # layer head depth measure
     np.testing.assert_allclose(by_depth[..., 0], both_ways[..., : 1 + LAYERS].mean(0), atol=1e-10)
     assert (by_depth[..., 0, :] == 0).all()
-    at = np.asarray(reading.at)
+    at = np.asarray(readout.at)
     for layer, depth in enumerate(at):
-        of_layer = recorded.moved[:, layer, :, 0]  # pair head
+        of_layer = recorded["moved"][:, layer, :, 0]  # pair head
         np.testing.assert_allclose(of_layer, both_ways[:, layer, :, depth], atol=1e-10)
 
 
@@ -310,8 +310,8 @@ def test_the_length_of_a_change_is_that_of_the_opposite_donor_minus_that_of_the_
     )
     b_with_a, a_with_b, same_a, same_b = changes.norm(dim=-1).numpy().reshape(4, len(A), depth, -1)
     expected = (b_with_a + a_with_b) / 2 - (same_a + same_b) / 2
-    reading = design.readings(LAYERS, depth, 1, predicts=True)
-    recorded = swapped(setting, PAIRS, reading).moved[:, :depth, :, 1]
+    readout = design.readout(LAYERS, depth, 1, predicts=True)
+    recorded = swapped(setting, PAIRS, readout)["moved"][:, :depth, :, 1]
     assert np.abs(expected).max() > 1e-3
     np.testing.assert_allclose(recorded, expected, atol=1e-5)
 
@@ -319,6 +319,7 @@ def test_the_length_of_a_change_is_that_of_the_opposite_donor_minus_that_of_the_
 @pytest.mark.parametrize("first", [1, 3])
 def test_the_direct_effect_is_the_difference_of_the_writes_at_its_stage(setting, first):
     effect = measured(setting, 2, first=first)
+    columns = swap_columns([effect], [PAIRS], np.ones(LAYERS, dtype=bool))
     model, _, states, axes = setting
     for layer in range(LAYERS):
         depth = max(layer + 1, first)
@@ -332,7 +333,7 @@ def test_the_direct_effect_is_the_difference_of_the_writes_at_its_stage(setting,
             axis_a.coordinate(x) - axis_b.coordinate(y)
             for axis_a, axis_b, x, y in zip(*axes_of, *resid_of, strict=True)
         ]
-        np.testing.assert_allclose(effect.direct_gap[:, layer], gap, atol=1e-12)
+        np.testing.assert_allclose(effect["direct_gap"][:, layer], gap, atol=1e-12)
         for head in range(HEADS):
             writes = writes_of[layer, head]
             in_pairs = zip(*axes_of, A, B, strict=True)
@@ -340,8 +341,8 @@ def test_the_direct_effect_is_the_difference_of_the_writes_at_its_stage(setting,
                 axis_a.effect(writes[a]) - axis_b.effect(writes[b])
                 for axis_a, axis_b, a, b in in_pairs
             ]
-            np.testing.assert_allclose(effect.direct[:, layer, head], expected, atol=1e-12)
-            assert effect.direct_effect[layer, head] == pytest.approx(
+            np.testing.assert_allclose(effect["direct"][:, layer, head], expected, atol=1e-12)
+            assert columns["direct"][layer, head] == pytest.approx(
                 float(sum(expected) / sum(gap)), abs=1e-12
             )
 
@@ -357,13 +358,13 @@ def test_mixers_of_a_hybrid_are_read_at_the_stage_of_their_layer_and_are_not_hea
     u, midpoint = torch.randn(2, *shape, generator=generator, dtype=torch.float64)
     gap = torch.ones(3, layers + 2, dtype=torch.float64)
     axes = HeldOutAxes(SENSES, u, midpoint, gap, np.array([0, 1, 2, 2, 0, 1]))
-    reading = design.readings(layers, 2, 1, predicts=True)
-    effects = swapped((model, ids, states, axes), PAIRS, reading).effects
-    assert effects.has_heads.tolist() == [False, True, False]
-    assert effects.mixers.swap.shape == (2, 1)
+    readout = design.readout(layers, 2, 1, predicts=True)
+    effects = swapped((model, ids, states, axes), PAIRS, readout)
+    assert read_weights(model).has_heads.tolist() == [False, True, False]
+    assert swaps.swap_effect(effects["mixers"]).shape == (2, 1)
     for name in PARTS[1:]:
-        assert (getattr(effects.word, name)[:, [0, 2]] == 0).all()
-        assert (getattr(effects.word, name)[:, 1] != 0).all()
+        assert (effects["word"][name][:, [0, 2]] == 0).all()
+        assert (effects["word"][name][:, 1] != 0).all()
 
     def mixer_shift(recipient, donor, layer, depth):
         """How far M moves in a whole hooked forward pass in which the mixer writes the donor's
@@ -382,7 +383,7 @@ def test_mixers_of_a_hybrid_are_read_at_the_stage_of_their_layer_and_are_not_hea
                 mixer_shift(b, SAME_B[pair], layer, depth)
                 - mixer_shift(a, SAME_A[pair], layer, depth)
             ) / 2
-            parts = (effects.mixers.denoise, effects.mixers.noise, effects.mixers.same_sense)
+            parts = [effects["mixers"][name] for name in PARTS[1:]]
             for array, expected in zip(parts, (denoise, noise, same), strict=True):
                 assert array[pair, number, 0] == pytest.approx(expected, abs=1e-5)
 
@@ -390,45 +391,35 @@ def test_mixers_of_a_hybrid_are_read_at_the_stage_of_their_layer_and_are_not_hea
 def by_hand():
     """Effects of two pairs, one layer and two heads."""
     shape = (2, 1, 2)
-    return Effects(
-        pair_gap=np.array([[1.0], [3.0]]),
-        denoise=np.array([1.0, 0, 2, 1]).reshape(shape),
-        noise=np.array([0.5, 0, 0.5, -1]).reshape(shape),
-        same_sense=np.array([0.2, 0, 0, 0.4]).reshape(shape),
-    )
+    return {
+        "gap": np.array([[1.0], [3.0]]),
+        "denoise": np.array([1.0, 0, 2, 1]).reshape(shape),
+        "noise": np.array([0.5, 0, 0.5, -1]).reshape(shape),
+        "same_sense": np.array([0.2, 0, 0, 0.4]).reshape(shape),
+    }
 
 
 def test_effects_are_ratios_of_sums():
     effect = by_hand()
     # A mean of ratios would be .833 and .167.
-    np.testing.assert_allclose(effect.ratio("denoise"), [[3 / 4, 1 / 4]])
-    np.testing.assert_allclose(effect.ratio("noise"), [[1 / 4, -1 / 4]])
-    np.testing.assert_allclose(effect.swap, [[1 / 2, 0]])
+    np.testing.assert_allclose(swaps.ratio(effect, "denoise"), [[3 / 4, 1 / 4]])
+    np.testing.assert_allclose(swaps.ratio(effect, "noise"), [[1 / 4, -1 / 4]])
+    np.testing.assert_allclose(swaps.swap_effect(effect), [[1 / 2, 0]])
     # The mean gap is 2.
-    np.testing.assert_allclose(effect.net_by_pair, [[[0.55 / 2, 0]], [[1.25 / 2, -0.4 / 2]]])
+    np.testing.assert_allclose(swaps.net_by_pair(effect), [[[0.55 / 2, 0]], [[1.25 / 2, -0.4 / 2]]])
 
 
 def test_a_draw_with_every_pair_once_equals_the_effect():
-    effect, direct = by_hand(), np.array([4.0, 0, 0, 2]).reshape(2, 1, 2)
-    whole = swaps.PairEffects(
-        word=effect,
-        next_token=None,
-        continuation=None,
-        direct=direct,
-        direct_gap=effect.pair_gap,
-        profile=np.zeros((1, 2, 1)),
-        has_heads=np.array([True]),
-    )
+    effect = by_hand()
     weights = np.array([[1.0, 1], [2, 0], [0, 1]])
-    swap, net, direct_draws = whole.draws(weights).values()
-    np.testing.assert_allclose(swap[0], effect.swap)
-    np.testing.assert_allclose(net[0], effect.swap - effect.ratio("same_sense"))
-    np.testing.assert_allclose(net[0], effect.net_by_pair.mean(0))
+    swap, net = swaps.drawn_effects(effect, weights).values()
+    whole = swaps.swap_effect(effect)
+    np.testing.assert_allclose(swap[0], whole)
+    np.testing.assert_allclose(net[0], whole - swaps.ratio(effect, "same_sense"))
+    np.testing.assert_allclose(net[0], swaps.net_by_pair(effect).mean(0))
     # The first pair alone: (1 + .5) / 2 over 1.
     np.testing.assert_allclose(swap[1], [[0.75, 0]])
     np.testing.assert_allclose(net[2], [[2.5 / 2 / 3, -0.4 / 3]])
-    np.testing.assert_allclose(direct_draws, [[[1, 1 / 2]], [[4, 0]], [[0, 2 / 3]]])
-    np.testing.assert_allclose(whole.direct_effect, direct_draws[0])
 
 
 def of_senses(*linked):

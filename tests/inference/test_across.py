@@ -10,13 +10,13 @@ from dataclasses import replace
 import numpy as np
 import pandas as pd
 import pytest
-from made_words import HEADS, LAYERS, effects_of, made_word, unmeasured
+from example_survey import sets_of
+from made_words import HEADS, LAYERS, effects_of, gap_of, made_word, net_of, unmeasured
 
 from probe.errors import InputError
-from probe.experiments.carried_sets import CarriedSets
-from probe.inference import across
-from probe.inference.across import summarise
 from probe.results.columns import about
+from probe.studies import across
+from probe.studies.across import summarise
 
 DRAWS = 499
 A, B, C, AFTER = "L0H1", "L1H2", "L1H3", "L2H0"
@@ -58,10 +58,12 @@ def test_heads_that_move_half_of_the_words_differ_between_words_and_one_that_mov
 
 
 def test_attention_to_the_cue_is_the_mean_over_words_whose_cues_are_known():
-    first, second, unknown = (made_word(number, effects_of(**{A: 0.5})) for number in range(3))
-    first = replace(first, attention=effects_of(**{A: 0.2, B: 0.8}))
-    second = replace(second, attention=effects_of(**{A: 0.4, B: 0.6}))
-    heads = heads_by_name(summary_of([first, second, unknown]))
+    attention = (effects_of(**{A: 0.2, B: 0.8}), effects_of(**{A: 0.4, B: 0.6}), None)
+    words = [
+        made_word(number, effects_of(**{A: 0.5}), attention=known)
+        for number, known in enumerate(attention)
+    ]
+    heads = heads_by_name(summary_of(words))
     assert heads.loc[[A, B, C], "attention_cue"].tolist() == pytest.approx([0.3, 0.7, 0.0])
     assert heads_by_name(summary_of(words_of_two_kinds()))["attention_cue"].isna().all()
 
@@ -70,7 +72,7 @@ def test_without_one_word_the_remaining_words_find_the_head_that_moves_all():
     """A and B move half of the words each. C moves all words, a little further than their mean."""
     words = words_of_two_kinds()
     for word in words:
-        word.net[1, 3] *= 1.3  # C: .65 of every word, A and B .5 of all
+        net_of(word)[1, 3] *= 1.3  # C: .65 of every word, A and B .5 of all
     orders = summary_of(words).left_out_orders
     assert set(orders) == {word.word for word in words}
     assert all(order[0] == (1, 3) for order in orders.values())
@@ -99,7 +101,7 @@ def test_words_without_a_gap_do_not_change_the_effect_and_are_counted():
     assert (after.loc[[A, B, C], "p"] < 0.01).all() and after.loc["L0H0", "p"] > 0.05
     assert (after["words_clear"] == 40).all()
     [model] = summary.frames["survey_model"].to_dict("records")
-    below = sum(word.gap[-1] <= 0 for word in gapless)
+    below = sum(gap_of(word)[-1] <= 0 for word in gapless)
     assert model["words"] == 70 and model["words_without_gap"] == below > 5
     assert model["words_clear"] == 40
     assert not set(summary.left_out_orders) & {word.word for word in gapless}
@@ -170,9 +172,9 @@ def test_without_nouns_nothing_is_compared():
 def test_heads_after_the_read_out_layer_are_read_at_the_last_depth():
     words = words_of_two_kinds()
     for word in words:
-        word.net[2, 0, -1] = 0.7 * word.gap[-1]
-        word.net[2, 0, 2] = 9.0  # must not be used, because layer 2 writes after depth 2
-        word.net[1, 3, -1] = 9.0
+        net_of(word)[2, 0, -1] = 0.7 * gap_of(word)[-1]
+        net_of(word)[2, 0, 2] = 9.0  # must not be used, because layer 2 writes after depth 2
+        net_of(word)[1, 3, -1] = 9.0
     summary = summary_of(words)
     heads = heads_by_name(summary)
     assert summary.depth == 2
@@ -229,7 +231,7 @@ def test_memory_does_not_hold_the_words(monkeypatch):
 
 def test_the_table_of_words_has_a_row_for_every_word_and_the_columns_of_its_file():
     words = [
-        replace(word, columns={"relatedness": str(3 - word.gap[-1]), "source": "made"})
+        replace(word, columns={"relatedness": str(3 - gap_of(word)[-1]), "source": "made"})
         for word in words_of_two_kinds(12)
     ]
     summary = summary_of([*words[:5], unmeasured(99), *words[5:]])
@@ -266,7 +268,9 @@ def test_every_head_for_every_word_gives_the_effect_over_words():
 
 
 def test_every_column_is_defined():
-    words = [replace(word, columns={"relatedness": word.gap[-1]}) for word in words_with_nouns(12)]
+    words = [
+        replace(word, columns={"relatedness": gap_of(word)[-1]}) for word in words_with_nouns(12)
+    ]
     summary = summary_of(words)
     frames = summary.frames | across.sets_frames([measured_sets("word000")], seed=0)
     frames["survey_word_heads"] = next(across.word_heads(lambda: iter(words), 2))
@@ -294,7 +298,7 @@ def test_a_survey_of_fewer_than_two_words_is_refused(words, counts):
 
 def measured_sets(word, whole=2.0):
     random = whole * np.linspace(0, 0.2, 21)[None] * np.array([[1.0], [2.0]])
-    return CarriedSets(
+    return sets_of(
         word, (1, 2), whole, whole * np.array([0.4, 0.7]), whole * np.array([0.5, 0.8]), random
     )
 
@@ -315,8 +319,9 @@ def test_the_table_of_sets_compares_a_left_out_word_with_its_own_and_random_sets
 
 
 def test_the_faithfulness_of_sets_over_words_is_a_ratio_of_sums():
-    first = replace(measured_sets("a", 1.0), left_out=np.array([0.9, 0.9]))
-    second = replace(measured_sets("b", 9.0), left_out=np.array([0.9, 0.9]))
+    others = ("size", [0.9, 0.9])
+    first = measured_sets("a", 1.0).assign(others=others)
+    second = measured_sets("b", 9.0).assign(others=others)
     over = across.sets_frames([first, second], seed=0)["survey_carry_over"]
     assert over["others"].tolist() == pytest.approx([0.18, 0.18])
     assert across.sets_frames([], seed=0)["survey_carry_over"].empty

@@ -3,7 +3,6 @@ different values.
 """
 
 from functools import cache
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -11,51 +10,46 @@ from handmade import WORD, corpus_of, make_sentences
 from measured import studied
 from planted import planted_model
 
-from probe.experiments.design import Pairs
+from probe.experiments import swaps
+from probe.experiments.design import Pairs, pairs_of
+from probe.experiments.heads import every_head, net_where, swap_columns
 from probe.experiments.material import prepare
-from probe.experiments.swaps import Effects, PairEffects
-from probe.results.frames import heads
-from probe.results.head_columns import by_distance, swap_columns
 from probe.text.splits import ALIGNED
 
 
 @cache
 def table_of(kind, distances=(1, 2)):
-    """The only pair of senses of a small study, the rows of its table by head, and the position of
-    the first planted head.
+    """The record of a small study with one pair of senses, the rows of its table by head, and the
+    position of the first planted head.
     """
     model, circuit = planted_model(kind, 0)
     sentences = corpus_of(make_sentences(frames=5, distances=distances, cues=12))
-    evidence = studied(model, prepare(model, WORD, sentences.sentences), pairs=60)
-    return (
-        evidence.pairs[0],
-        heads([evidence]).set_index(["layer", "head"]),
-        circuit.head_indices[0],
-    )
+    record = studied(model, prepare(model, WORD, sentences.sentences), pairs=60)
+    return record, every_head(record).set_index(["layer", "head"]), circuit.head_indices[0]
 
 
 def test_every_effect_is_in_the_right_column():
     """Either of two heads is sufficient, so denoising one restores the whole gap and noising one
     loses nothing.
     """
-    pair, frame, head = table_of("either")
-    word = pair.record.effects
-    gap = word.pair_gap.sum(0)[:, None]
+    record, frame, head = table_of("either")
+    [data] = record.of_pairs("heads")
+    effects = swaps.effects_of(data)
+    gap = effects["gap"].sum(0)[:, None]
     for name in ("denoise", "noise", "same_sense"):
-        np.testing.assert_allclose(
-            frame[name], (getattr(word, name).sum(0) / gap).ravel(), atol=1e-12
-        )
+        np.testing.assert_allclose(frame[name], (effects[name].sum(0) / gap).ravel(), atol=1e-12)
     assert abs(frame.loc[head, "denoise"] - frame.loc[head, "noise"]) > 0.3
-    np.testing.assert_allclose(frame["net"], word.net_by_pair.mean(0).ravel(), atol=1e-9)
-    np.testing.assert_allclose(frame["direct"], pair.record.swaps.direct_effect.ravel(), atol=1e-12)
-    for name in ("p_auroc", "p_swap", "p_opposes"):
-        test = getattr(pair.tests, {"p_auroc": "separation", "p_swap": "swap"}.get(name, "opposes"))
-        np.testing.assert_allclose(frame[name], test.p.ravel(), atol=0)
+    np.testing.assert_allclose(frame["net"], swaps.net_by_pair(effects).mean(0).ravel(), atol=1e-9)
+    direct = data.direct_by_pair.values.sum(0) / data.direct_gap_by_pair.values.sum(0)[:, None]
+    np.testing.assert_allclose(frame["direct"], direct.ravel(), atol=1e-12)
+    # A head separates the senses with an equal write, and its swap alone moves nothing back.
+    p = frame[["p_auroc", "p_swap", "p_opposes"]]
+    assert p.nunique(axis=1).min() > 1 and (frame.loc[head, "p_auroc"] < 0.05).all()
 
 
 def test_near_is_next_to_the_word_and_far_is_beyond():
-    pair, frame, head = table_of("one_back", (1, 1, 1, 2))
-    assert set(pair.record.pairs.distances) == {1, 2}
+    record, frame, head = table_of("one_back", (1, 1, 1, 2))
+    assert set(pairs_of(record.senses[0]).distances) == {1, 2}
     assert frame.loc[head, "net_near"] == pytest.approx(1, abs=0.05)
     assert frame.loc[head, "net_far"] == pytest.approx(0, abs=0.05)
 
@@ -66,16 +60,17 @@ def of_senses(order):
     """
     rows = tuple(range(6))
     net = np.arange(6.0)[list(order)][:, None, None]
-    effects = Effects(np.ones((6, 1)), net, net, np.zeros_like(net))
-    swaps = PairEffects(effects, None, None, net, effects.pair_gap, net, np.array([True]))
+    effects = effects_of([1.0] * 6, net.ravel())
+    swapped = {"word": effects, "direct": net, "direct_gap": effects["gap"]}
     pairs = Pairs(rows, rows, rows, rows, ("f",) * 6, rows, tuple(order), (1,) * 6, ALIGNED, 0)
-    return SimpleNamespace(swaps=swaps, pairs=pairs)
+    return swapped, pairs
 
 
 def test_a_cue_word_counts_once_in_a_mean_over_pairs_of_senses():
     """Pairs of senses with equal effects at the same cue words have the interval of one of them."""
-    columns = swap_columns([of_senses(range(6))])
-    both = swap_columns([of_senses(range(6)), of_senses((4, 1, 5, 0, 3, 2))])
+    swapped, pairs = zip(of_senses(range(6)), of_senses((4, 1, 5, 0, 3, 2)), strict=True)
+    columns = swap_columns(swapped[:1], pairs[:1], np.array([True]))
+    both = swap_columns(swapped, pairs, np.array([True]))
     for name, values in columns.items():
         np.testing.assert_allclose(both[name], values, err_msg=name)
     assert columns["net_high"] - columns["net_low"] > 1
@@ -84,17 +79,18 @@ def test_a_cue_word_counts_once_in_a_mean_over_pairs_of_senses():
 def effects_of(gap, denoise):
     """Effects of one layer with one head, without an effect of same-sense donors."""
     column = np.array(denoise)[:, None, None]
-    return Effects(np.array(gap)[:, None], column, column, 0 * column)
+    both = {"denoise": column, "noise": column, "same_sense": 0 * column}
+    return {"gap": np.array(gap)[:, None], **both}
 
 
-def test_by_distance_is_the_ratio_of_sums_over_the_included_pairs():
+def test_the_effect_at_a_distance_is_the_ratio_of_sums_over_the_included_pairs():
     effects = effects_of([1.0, 1.0, 3.0, 1.0], [0.5, 0.1, 0.9, 0.2])
-    near = by_distance(effects, [1, 2, 1, None], lambda distance: distance == 1)
+    near = net_where(effects, [1, 2, 1, None], lambda distance: distance == 1)
     assert near.tolist() == [[pytest.approx((0.5 + 0.9) / (1 + 3))]]
-    assert by_distance(effects, [1, 2, 1, None], lambda distance: distance > 4) is None
+    assert np.isnan(net_where(effects, [1, 2, 1, None], lambda distance: distance > 4)).all()
 
 
 def test_without_a_gap_at_a_distance_an_effect_is_a_fraction_of_the_mean_gap():
     effects = effects_of([1.0, 1.0, 1e-9, -1e-9], [1.0, 1.0, 1e-6, 1e-6])
-    far = by_distance(effects, [1, 1, 2, 3], lambda distance: distance > 1)
+    far = net_where(effects, [1, 1, 2, 3], lambda distance: distance > 1)
     assert far.tolist() == [[pytest.approx(1e-6 / 0.5, abs=1e-9)]]

@@ -34,17 +34,17 @@ from handmade import (
     resolver,
     write_vector,
 )
-from measured import studied
+from measured import studied, table_of
 from planted import EVEN, HINT, Circuit, linear, model_of, tidy
 from safetensors.torch import load_file
 from seeds import mostly_campaign
 
+from probe.claims import MOVERS
+from probe.experiments.heads import every_head
 from probe.experiments.material import prepare
-from probe.inference.verdicts import comparison_of_writes, passes_gate
 from probe.model.load import load
-from probe.results.findings import MOVERS
-from probe.results.frames import heads, mlps
 from probe.text.sentences import Sentence
+from probe.verdicts import comparison_of_writes, passes_gate
 
 SEEDS = (0, 1, 2)
 by_seed = pytest.mark.parametrize("seed", mostly_campaign(SEEDS))
@@ -74,7 +74,7 @@ def for_the_word(layer, asks, gives):
     return up, down
 
 
-def evidence_of(model, sentences, seed=0):
+def record_of(model, sentences, seed=0):
     return studied(
         model,
         prepare(model, WORD, sentences),
@@ -96,9 +96,9 @@ def model_read_after_layer_1(circuit, seed):
 @cache
 def tables_of(kind, seed):
     """The tables of heads and of MLPs of a kind of model."""
-    evidence = evidence_of(model_read_after_layer_1(CIRCUITS[kind], seed), SENTENCES, seed)
-    table = heads([evidence]).set_index(["layer", "head"], drop=False)
-    return table, mlps([evidence])
+    record = record_of(model_read_after_layer_1(CIRCUITS[kind], seed), SENTENCES, seed)
+    table = every_head(record).set_index(["layer", "head"], drop=False)
+    return table, table_of(record, "mlps")
 
 
 CIRCUITS = {
@@ -196,10 +196,10 @@ def sentences_with_a_distant_cue_in_one_sense():
 def test_a_head_that_copies_the_position_of_the_cue_is_confounded(seed):
     position = {"place_cos": 1.0, "place_sin": 1.0}
     model = model_of(Circuit((to_any(ONE, position, {"resolved": 3.0}),), ("",)), seed)
-    evidence = evidence_of(model, sentences_with_a_distant_cue_in_one_sense(), seed)
-    [pair] = evidence.record.pairs
-    assert pair.gates.gap < 0.01 and pair.gates.nuisance < 0.05
-    assert heads([evidence]).set_index(["layer", "head"]).loc[ONE, "verdict"] == "confounded"
+    record = record_of(model, sentences_with_a_distant_cue_in_one_sense(), seed)
+    [senses] = record.senses
+    assert senses.gap_p < 0.01 and senses.nuisance_p < 0.05
+    assert every_head(record).set_index(["layer", "head"]).loc[ONE, "verdict"] == "confounded"
 
 
 @by_seed
@@ -210,8 +210,8 @@ def test_a_head_that_copies_the_position_to_the_word_only_is_confounded_although
     position = {"place_cos": 1.0, "place_sin": 1.0}
     head = replace(resolver(*ONE), carries=((position, {"resolved": 3.0}),))
     model = model_of(Circuit((head,), ("",)), seed)
-    evidence = evidence_of(model, sentences_with_a_distant_cue_in_one_sense(), seed)
-    row = heads([evidence]).set_index(["layer", "head"]).loc[ONE]
+    record = record_of(model, sentences_with_a_distant_cue_in_one_sense(), seed)
+    row = every_head(record).set_index(["layer", "head"]).loc[ONE]
     assert passes_gate(row) and row["comparison"] == "more"
     assert row["verdict"] == "confounded"
 
@@ -248,11 +248,10 @@ def surprised_model(seed, least=0.6, most=0.95, *, predicted=True):
 
 @by_seed
 def test_a_head_that_responds_to_how_expected_a_word_is_does_not_resolve_it(seed):
-    evidence = evidence_of(surprised_model(seed), SENTENCES, seed)
-    [pair] = evidence.pairs
-    record = pair.nouns.record
-    assert (record.word_surprisal < record.surprisal).all()  # the word is the most expected one
-    row = heads([evidence]).set_index(["layer", "head"]).loc[ONE]
+    record = record_of(surprised_model(seed), SENTENCES, seed)
+    [nouns] = record.of_pairs("nouns")
+    assert (nouns.word_surprisal < nouns.noun_surprisal).all()  # the word is the most expected one
+    row = every_head(record).set_index(["layer", "head"]).loc[ONE]
     # The word moves further than every noun, as far as one with its surprisal would.
     assert row["more"] > 0.5 and row["more_at_surprisal"] < 0.02
     assert row["verdict"] == "mover"
@@ -264,8 +263,8 @@ def test_a_head_that_responds_to_how_expected_a_word_is_does_not_resolve_it(seed
 @by_seed
 def test_a_head_that_writes_at_the_word_only_resolves_it(seed):
     model = model_of(Circuit((resolver(*ONE, takes=EVEN),), ("",)), seed)
-    evidence = evidence_of(model, SENTENCES, seed)
-    row = heads([evidence]).set_index(["layer", "head"]).loc[ONE]
+    record = record_of(model, SENTENCES, seed)
+    row = every_head(record).set_index(["layer", "head"]).loc[ONE]
     assert row["verdict"] == "resolver"
     assert row["more"] == pytest.approx(row["net"], abs=0.05)
     assert row["write_more"] == pytest.approx(row["direct"], abs=0.05)
@@ -274,8 +273,8 @@ def test_a_head_that_writes_at_the_word_only_resolves_it(seed):
 @by_seed
 def test_a_head_that_moves_nouns_a_tenth_as_far_resolves_the_word_with_an_equal_share(seed):
     """It supplies the whole gap at nouns as well, so only their unit hides how little they move."""
-    evidence = evidence_of(surprised_model(seed, *A_LITTLE, predicted=False), SENTENCES, seed)
-    row = heads([evidence]).set_index(["layer", "head"]).loc[ONE]
+    record = record_of(surprised_model(seed, *A_LITTLE, predicted=False), SENTENCES, seed)
+    row = every_head(record).set_index(["layer", "head"]).loc[ONE]
     assert 0.05 < row["nouns"] / row["net"] < 0.2
     assert row["nouns_share"] == pytest.approx(row["net"], abs=0.1)
     assert row["verdict"] == "resolver"

@@ -18,6 +18,7 @@ from typing import NamedTuple
 import numpy as np
 import pytest
 import torch
+import xarray as xr
 from handmade import (
     HEADS,
     LAYERS,
@@ -29,16 +30,17 @@ from handmade import (
     resolver_model,
 )
 from measured import options_of
-from measured import studied as evidence_of
+from measured import studied as studied_word
 from seeds import mostly_campaign
 
 import probe
 from probe.experiments import swaps as effects
+from probe.experiments.heads import has_effects, swap_every_head
 from probe.experiments.lessons import later_words_matter
 from probe.experiments.material import prepare
-from probe.experiments.observe import Observation, observe
+from probe.experiments.observe import Observation, observe, split_senses
 from probe.experiments.prepare import Prepared, prepare_pairs
-from probe.experiments.record import SensePair, WordRecord
+from probe.experiments.record import WordRecord
 from probe.experiments.store import read_record
 from probe.model.load import read_weights
 from probe.model.tokens import positions_of_span, tokenize
@@ -46,7 +48,6 @@ from probe.model.trace import trace
 from probe.patching import heads as swaps
 from probe.results import frames as tables
 from probe.results.columns import COLUMNS
-from probe.stats.separation import Separation
 from probe.studies import study
 
 pytestmark = pytest.mark.slow
@@ -80,7 +81,7 @@ def both(model, seed):
     options["experiments"] = ("nouns", "shares")
     with TemporaryDirectory() as folder:
         studied = study.study(model, sentences=corpus_of(SENTENCES), out=folder, **options)
-        [file] = Path(folder).glob("words/*.word")
+        [file] = Path(folder).glob("words/*.nc")
         return studied, read_record(file)
 
 
@@ -141,19 +142,19 @@ def test_swapping_a_sentence_with_itself_changes_nothing(model, runs):
     )
     assert shifts.abs().max() < 1e-6
     self_pairs = replace(pair.pairs, b=pair.pairs.a, same_a=pair.pairs.a, same_b=pair.pairs.a)
-    measured = effects.measure(
+    measured = swap_every_head(
         weights,
         observation.texts,
         observation.states,
         pair.sense.axes,
         self_pairs,
         gap=effects.gaps(pair.sense.axes, observation.stages.vectors, self_pairs),
-        reading=pair.reading,
-    ).effects
-    for effect in (measured.word, measured.next_token):
-        for name in ("pair_gap", "denoise", "noise", "same_sense"):
-            assert np.abs(getattr(effect, name)).max() < 1e-6
-    assert np.abs(measured.direct).max() < 1e-6
+        readout=pair.readout,
+    )
+    for effect in (measured["word"], measured["next_token"]):
+        for name in ("gap", "denoise", "noise", "same_sense"):
+            assert np.abs(effect[name]).max() < 1e-6
+    assert np.abs(measured["direct"]).max() < 1e-6
 
 
 def coordinate_with_all_heads(model, runs, *, recipient, donor):
@@ -202,46 +203,46 @@ def exchanged(sentence):
     return replace(sentence, sense=SENSES[1 - SENSES.index(sentence.sense)])
 
 
-def by_part(record):
+def by_part(model, seed):
     """The sentences with a split as in a file: each pair of cue words is in one part, training
     sentences first.
     """
-    [pair] = record.pairs
-    units = dict(zip(pair.split.rows, pair.split.units, strict=True))
+    [split] = split_senses(prepare(model, WORD, SENTENCES), seed=seed, causal=True).values()
+    units = dict(zip(split.rows, split.units, strict=True))
     sentences = [
         replace(sentence, split="fit" if units[row] % 3 == 0 else "report")
-        for row, sentence in enumerate(record.sentences)
+        for row, sentence in enumerate(SENTENCES)
     ]
     return sorted(sentences, key=lambda sentence: sentence.split)
 
 
 class OnePair(NamedTuple):
-    """The record of a word with two senses, their measurements, separation and axes."""
+    """The record of a word with two senses, their gaps, their heads, and their axes."""
 
     record: WordRecord
-    pair: SensePair
-    separation: Separation
+    senses: xr.Dataset
+    heads: xr.Dataset
     axis: torch.Tensor
 
 
 def study_of(model, sentences):
     material = prepare(model, WORD, sentences)
-    evidence = evidence_of(
+    record = studied_word(
         model,
         material,
         pairs=MAX_PAIRS,
         permutations=PERMUTATIONS,
         experiments=("heads", "shares"),
     )
-    [pair] = evidence.pairs
+    [senses], [heads] = record.senses, record.of_pairs("heads")
     [sense] = observe(model, material, seed=0).pairs
-    return OnePair(evidence.record, pair.record, pair.separation, sense.axes.u)
+    return OnePair(record, senses, heads, sense.axes.u)
 
 
 @pytest.fixture(scope="module")
-def with_parts(model, record):
+def with_parts(model, seed):
     """The sentences with a split in the file, and their study."""
-    sentences = by_part(record)
+    sentences = by_part(model, seed)
     return sentences, study_of(model, sentences)
 
 
@@ -254,21 +255,19 @@ def test_swapped_labels_flip_every_signed_score(model, with_parts):
         model, [exchanged(row) if row.split == "report" else row for row in sentences]
     )
     torch.testing.assert_close(original.axis, flipped.axis)
-    np.testing.assert_allclose(flipped.separation.auroc, 1 - original.separation.auroc, atol=1e-9)
-    np.testing.assert_allclose(
-        flipped.separation.hedges_g, -original.separation.hedges_g, atol=1e-9
-    )
+    np.testing.assert_allclose(flipped.heads.auroc, 1 - original.heads.auroc, atol=1e-9)
+    np.testing.assert_allclose(flipped.heads.hedges_g, -original.heads.hedges_g, atol=1e-9)
     gaps, flipped_gaps = (
         {
-            result.record.sentences[a].pair: gap[original.record.depth]
-            for a, gap in zip(result.pair.pairs.a, result.pair.gap, strict=True)
+            sentences[a].pair: gap[original.record.depth]
+            for a, gap in zip(result.senses.a.values, result.senses.gaps.values, strict=True)
         }
         for result in (original, flipped)
     )
     assert gaps.keys() == flipped_gaps.keys()
     assert all(flipped_gaps[name] == pytest.approx(-gap, abs=1e-6) for name, gap in gaps.items())
-    assert original.pair.effects is not None and flipped.pair.effects is None
-    assert flipped.pair.gates.gap > 0.1  # the largest over the depths is not above chance
+    assert has_effects(original.heads) and not has_effects(flipped.heads)
+    assert flipped.senses.gap_p > 0.1  # the largest over the depths is not above chance
 
 
 def test_exchanging_the_names_of_the_senses_flips_the_axis_and_keeps_the_effects(model, with_parts):
@@ -277,15 +276,12 @@ def test_exchanging_the_names_of_the_senses_flips_the_axis_and_keeps_the_effects
     assert all(a.pair == b.pair for a, b in zip(sentences[::2], sentences[1::2], strict=True))
     rows = [row for a, b in zip(sentences[::2], sentences[1::2], strict=True) for row in (b, a)]
     after = study_of(model, [exchanged(row) for row in rows])
-    assert before.pair.senses == after.pair.senses
+    assert before.senses.sense_a == after.senses.sense_a
     torch.testing.assert_close(after.axis, -before.axis, rtol=0, atol=1e-6)
-    np.testing.assert_allclose(after.pair.gap, before.pair.gap, atol=1e-5)
-    np.testing.assert_allclose(after.separation.auroc, before.separation.auroc, atol=1e-9)
-    effects_before, effects_after = before.pair.effects, after.pair.effects
-    np.testing.assert_allclose(
-        effects_after.ratio("denoise"), effects_before.ratio("noise"), atol=1e-5
-    )
-    np.testing.assert_allclose(effects_after.swap, effects_before.swap, atol=1e-5)
+    np.testing.assert_allclose(after.senses.gaps, before.senses.gaps, atol=1e-5)
+    np.testing.assert_allclose(after.heads.auroc, before.heads.auroc, atol=1e-9)
+    np.testing.assert_allclose(after.heads.denoise, before.heads.noise, atol=1e-5)
+    np.testing.assert_allclose(after.heads.swap, before.heads.swap, atol=1e-5)
     shares = [tables.of_experiments([a.record])["shares"]["share"] for a in (before, after)]
     np.testing.assert_allclose(*shares, atol=1e-4)
 
@@ -301,13 +297,13 @@ def test_shares_sum_to_one_and_the_token_embedding_has_none(studied, planted):
 
 
 def test_the_read_out_layer_is_after_the_planted_head_and_has_a_gap(record, studied, planted):
-    [pair] = record.pairs
+    [senses] = record.senses
     assert record.depth > planted[1][0]
-    assert pair.by_depth[record.depth] == 1
-    assert pair.by_depth[: planted[1][0] + 1].max() < 0.8
-    assert studied.words["gap_p"].item() == pytest.approx(pair.gates.gap, rel=1e-4)
-    assert pair.gates.gap < 0.01
-    assert pair.gap[:, record.depth].min() > 0
+    assert senses.separation[record.depth] == 1
+    assert senses.separation[: planted[1][0] + 1].max() < 0.8
+    assert studied.words["gap_p"].item() == pytest.approx(senses.gap_p.item(), rel=1e-4)
+    assert senses.gap_p < 0.01
+    assert senses.gaps[:, record.depth].min() > 0
 
 
 def test_the_planted_head_has_the_whole_effect_and_no_other_head_has_any(studied, planted):

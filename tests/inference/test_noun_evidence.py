@@ -1,53 +1,48 @@
 """The comparison with unambiguous nouns: the gate of a word, and how far each is moved."""
 
 from dataclasses import replace
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
+import xarray as xr
 
-from probe.experiments.design import Pairs
-from probe.experiments.nouns import NounRecord
-from probe.inference.nouns import (
-    ambiguity_gate,
+from probe.experiments.beside_nouns import (
+    ambiguity_gates,
     compare_pairwise,
     compare_with_nouns,
     expected_movement,
     holm,
     joined_parts,
 )
+from probe.experiments.design import Pairs
 from probe.text.splits import ALIGNED
 
 NOUNS = tuple(f"noun{number}" for number in range(19))
 DEPTH = 1  # the read-out depth, of two depths
 LITTLE = [0.1] * 18
+NEAR = ("ambiguity_p", "nouns_near", "ambiguity_p_near")
 WORD_SURPRISAL = 7.5  # nats
 
 
 def record_of(squared_gaps, *, nouns=NOUNS, comparable=24, gap=None, surprisal=None):
-    """The record of nouns with these squared gaps, for a word whose squared gap is 1."""
+    """What is measured of nouns with these squared gaps, for a word whose squared gap is 1."""
     squared = np.tile(np.array(squared_gaps)[:, None], (1, 2))
     blank = np.zeros_like(squared)
-    return NounRecord(
-        nouns=nouns,
-        sentences=(24,) * len(nouns),
-        surprisal=np.full(len(nouns), np.nan) if surprisal is None else np.array(surprisal),
-        word_surprisal=np.full(len(nouns), WORD_SURPRISAL),
-        squared_gap=squared,
-        word_squared_gap=blank + 1.0,
-        shared_axis=blank,
-        gap=blank + 1.0 if gap is None else np.tile(np.array(gap)[:, None], (1, 2)),
-        pair_of=np.arange(0),
-        noun_of=np.arange(0),
-        pair_gap=np.empty((0, 2)),
-        heads=(),
-        net=np.empty((0, 0, 3)),
-        by_depth=np.empty((0, 2, 3)),
-        write=np.empty((0, 0, 3)),
-        word_write=np.empty((0, 0, 2)),
-        comparable=comparable,
-        sentences_left_out=0,
-        left_out={},
+    unknown = np.full(len(nouns), np.nan)
+    return xr.Dataset(
+        {
+            "noun_surprisal": ("noun", unknown if surprisal is None else np.array(surprisal)),
+            "word_surprisal": ("noun", np.full(len(nouns), WORD_SURPRISAL)),
+            "squared_gap": (("noun", "depth"), squared),
+            "word_squared_gap": (("noun", "depth"), blank + 1.0),
+            "noun_gap": (
+                ("noun", "depth"),
+                blank + 1.0 if gap is None else np.tile(np.array(gap)[:, None], (1, 2)),
+            ),
+            "comparable": comparable,
+            "sentences_left_out": 0,
+        },
+        coords={"noun": [*nouns]},
     )
 
 
@@ -60,20 +55,20 @@ def test_a_word_of_three_senses_has_one_gate():
     """
     further = record_of([2.0, *LITTLE])
     hardly = record_of([0.1, *LITTLE])
-    assert [gate.p for gate in ambiguity_gate([further], DEPTH)] == [2 / 20]
-    together = ambiguity_gate([further, hardly, hardly], DEPTH)
-    assert [gate.p for gate in together] == [1 / 20] * 3
+    assert [gate["ambiguity_p"] for gate in ambiguity_gates([further], DEPTH)] == [2 / 20]
+    together = ambiguity_gates([further, hardly, hardly], DEPTH)
+    assert [gate["ambiguity_p"] for gate in together] == [1 / 20] * 3
     # A pair without a gate keeps its reason and is not part of the sums.
-    tested, untested = ambiguity_gate([hardly, record_of([2.0, *LITTLE], comparable=12)], DEPTH)
-    assert tested.p == 1 / 20
-    assert np.isnan(untested.p) and untested.reason == (
+    tested, untested = ambiguity_gates([hardly, record_of([2.0, *LITTLE], comparable=12)], DEPTH)
+    assert tested["ambiguity_p"] == 1 / 20
+    assert np.isnan(untested["ambiguity_p"]) and untested["not_compared"] == (
         "it is a noun in its dictionary form in 12 of the paired sentences, and 24 are needed"
     )
     # Nouns that are missing in one pair do not count.
     other_nouns = record_of([*LITTLE, 0.1], nouns=(*NOUNS[1:], "another noun"))
-    for gate in ambiguity_gate([hardly, other_nouns], DEPTH):
-        assert np.isnan(gate.p)
-        assert gate.reason == (
+    for gate in ambiguity_gates([hardly, other_nouns], DEPTH):
+        assert np.isnan(gate["ambiguity_p"])
+        assert gate["not_compared"] == (
             "nouns that can take its place: 18 for all its senses, and 19 are needed"
         )
 
@@ -83,16 +78,16 @@ def test_the_gate_is_repeated_among_nouns_that_are_about_as_expected_as_the_word
     names = tuple(f"noun{number}" for number in range(38))
     further = [2.0, *[0.1] * 37]
     far, near = [11.0] * 19, [9.5] * 19
-    [gate] = ambiguity_gate([record_of(further, nouns=names, surprisal=far + near)], DEPTH)
-    assert (gate.p, gate.near, gate.p_near) == (2 / 39, 19, 1 / 20)
-    [gate] = ambiguity_gate([record_of(further, nouns=names, surprisal=near + far)], DEPTH)
-    assert (gate.p, gate.near, gate.p_near) == (2 / 39, 19, 2 / 20)
+    [gate] = ambiguity_gates([record_of(further, nouns=names, surprisal=far + near)], DEPTH)
+    assert [gate[name] for name in NEAR] == [2 / 39, 19, 1 / 20]
+    [gate] = ambiguity_gates([record_of(further, nouns=names, surprisal=near + far)], DEPTH)
+    assert [gate[name] for name in NEAR] == [2 / 39, 19, 2 / 20]
     one_fewer = [9.51, *near[1:], *far]
-    [gate] = ambiguity_gate([record_of(further, nouns=names, surprisal=one_fewer)], DEPTH)
-    assert gate.near == 18 and np.isnan(gate.p_near)
+    [gate] = ambiguity_gates([record_of(further, nouns=names, surprisal=one_fewer)], DEPTH)
+    assert gate["nouns_near"] == 18 and np.isnan(gate["ambiguity_p_near"])
     # A model that predicts no tokens has no surprisal.
-    [gate] = ambiguity_gate([record_of(further, nouns=names)], DEPTH)
-    assert gate.near == 0 and np.isnan(gate.p_near)
+    [gate] = ambiguity_gates([record_of(further, nouns=names)], DEPTH)
+    assert gate["nouns_near"] == 0 and np.isnan(gate["ambiguity_p_near"])
 
 
 # --- effects of heads and MLPs --------------------------------------------------------------------
@@ -110,9 +105,9 @@ def compared(gaps, word, noun, noun_of=NOUN_OF, **record):
     noun by `noun`, in units of the residual stream, in every measure.
     """
     record = record_of([0.1] * len(gaps), nouns=NOUNS[: len(gaps)], gap=gaps, **record)
-    pair = SimpleNamespace(raw_gap=np.full((len(ROWS), 2), WORD_GAP), pairs=PAIRS)
     return compare_with_nouns(
-        pair,
+        PAIRS,
+        np.full((len(ROWS), 2), WORD_GAP),
         record,
         word=np.full((len(ROWS), 1, 2), word * WORD_GAP),
         noun=np.repeat(np.asarray(noun)[noun_of][:, None, None], 3, axis=-1),

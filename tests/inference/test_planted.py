@@ -39,21 +39,20 @@ from handmade import (
     resolver_model,
     without,
 )
-from measured import options_of, studied
+from measured import options_of, studied, table_of
 from planted import AXIS, KINDS, circuit_of, model_of, one_pair_only, planted_model
 from seeds import mostly_campaign
 
 import probe
 from probe.experiments import head_parts, swaps
-from probe.experiments.design import Readings
+from probe.experiments.design import Readout
+from probe.experiments.heads import every_head, swap_every_head
 from probe.experiments.material import prepare
 from probe.experiments.observe import observe
 from probe.experiments.prepare import prepare_pairs
 from probe.model import forward
 from probe.model.load import read_weights
-from probe.pages import words
 from probe.pages.verdicts import with_reasons
-from probe.results.frames import heads
 from probe.stats.limits import LEVEL
 from probe.text import lexicon
 from probe.text.sentences import Sentence
@@ -128,7 +127,7 @@ def heads_of(kind, seed):
     """The evidence frame by layer and head, and the rows of the planted heads in the order of the
     circuit.
     """
-    frame = heads([measured(kind, seed)]).set_index(["layer", "head"], drop=False)
+    frame = every_head(measured(kind, seed)).set_index(["layer", "head"], drop=False)
     return frame, frame.loc[list(planted_model(kind, seed)[1].head_indices)]
 
 
@@ -168,9 +167,9 @@ def test_the_verdicts_are_right_and_no_other_head_is_a_resolver_or_has_an_effect
     frame, planted_heads = heads_of(kind, seed)
     circuit = planted_model(kind, seed)[1]
     other_heads = frame.drop(index=list(circuit.head_indices))
-    [pair] = measured(kind, seed).pairs
-    assert pair.record.gates.gap < 0.01
-    if kind == "own_place" and pair.nouns.gate.p <= LEVEL:  # by chance, once in 25 seeds
+    [words] = table_of(measured(kind, seed), "words").to_dict("records")
+    assert words["gap_p"] < 0.01
+    if kind == "own_place" and words["ambiguity_p"] <= LEVEL:  # by chance, once in 25 seeds
         assert tuple(planted_heads["verdict"]) == ("mover",)
     else:
         assert tuple(planted_heads["verdict"]) == circuit.verdicts
@@ -197,7 +196,7 @@ def test_a_decoy_separates_perfectly_and_has_no_effect(kind, seed):
 def test_a_decoy_with_an_equal_write_has_half_of_the_coordinate_and_no_effect_on_the_next_token(
     kind, seed
 ):
-    last = measured(kind, seed).record.pairs[0].swaps.profile[..., -1]
+    last = measured(kind, seed).of_pairs("heads")[0].net_by_depth.values[..., -1]
     resolver, decoy = heads_of(kind, seed)[1].to_dict("records")
     for head in (resolver, decoy):
         assert last[head["layer"], head["head"]] == pytest.approx(
@@ -235,9 +234,9 @@ def test_continuations_separate_a_write_that_is_read_from_one_that_is_not(kind, 
     before = heads_of(kind, seed)[1].to_dict("records")
     follow(monkeypatch, model)
     result = study_of(model, GRID, seed)
-    frame = heads([result]).set_index(["layer", "head"])
+    frame = every_head(result).set_index(["layer", "head"])
     resolver, decoy = frame.loc[list(circuit.head_indices)].to_dict("records")
-    assert result.record.pairs[0].gates.continuation < 0.01
+    assert result.senses[0].continuation_p < 0.01
     assert (resolver["continuation"], decoy["continuation"]) == pytest.approx((1, 0), abs=0.02)
     assert resolver["p_continuation"] < 0.05 < decoy["p_continuation"]
     # The other read-outs are unchanged.
@@ -253,13 +252,11 @@ def test_continuations_of_the_other_sense_give_no_gap_and_the_page_says_so(monke
     assert frames["words"]["ranked"].all() and frames["words"]["continuation_p"].item() > 0.9
     assert frames["heads"]["p_continuation"].isna().all()
     row = "prepared next words that the model does not prefer after the word"
-    facts = words.fact_table({WORD: page_text.findings_of(frames, WORD)})["rows"]
-    assert dict(facts)[row] == ["1 of 1 pairs of meanings"]
+    assert page_text.further_facts(frames, WORD)[row] == "1 of 1 pairs of meanings"
 
 
 def test_without_continuations_there_are_no_results_for_them():
-    [pair] = measured("decoy", 0).record.pairs
-    assert np.isnan(pair.gates.continuation) and pair.swaps.continuation is None
+    assert np.isnan(measured("decoy", 0).senses[0].continuation_p)
     assert heads_of("decoy", 0)[0]["p_continuation"].isna().all()
 
 
@@ -274,41 +271,40 @@ def test_denoising_and_noising_show_how_two_heads_combine(kind, expected, seed):
     material = prepare(model, WORD, SENTENCES.get(kind, GRID))
     observation = observe(model, material, seed=seed)
     [pair] = prepare_pairs(observation, None, options_of(seed=seed, pairs=PAIRS))
-    readings = Readings((LAYERS,) * LAYERS, (LAYERS,) * LAYERS, None)
-    swapped = swaps.measure(
+    readings = Readout((LAYERS,) * LAYERS, (LAYERS,) * LAYERS, None)
+    swapped = swap_every_head(
         read_weights(model),
         observation.texts,
         observation.states,
         pair.sense.axes,
         pair.pairs,
         gap=pair.gap,
-        reading=readings,
+        readout=readings,
     )
-    word = swapped.effects.word
+    word = swapped["word"]
     for head in circuit.head_indices:
-        ratios = (word.ratio("denoise")[head], word.ratio("noise")[head])
+        ratios = (swaps.ratio(word, "denoise")[head], swaps.ratio(word, "noise")[head])
         assert ratios == pytest.approx(expected, abs=0.06)
 
 
 @planted("backup")
 def test_a_head_with_a_backup_writes_the_gap_and_only_the_swap_of_both_moves_the_word(kind, seed):
     result, (first, second) = measured(kind, seed), heads_of(kind, seed)[1].to_dict("records")
-    last = result.record.pairs[0].swaps.profile[..., -1]
+    last = result.of_pairs("heads")[0].net_by_depth.values[..., -1]
     assert (first["direct"], second["direct"]) == pytest.approx((1, 0), abs=0.02)
     assert all(abs(last[head["layer"], head["head"]]) < 0.1 for head in (first, second))
-    [backup] = result.pairs[0].backups
-    assert (backup.replaced, backup.head) == (
-        (first["layer"], first["head"]),
-        (second["layer"], second["head"]),
-    )
-    assert backup.joint_excess == pytest.approx(1, abs=0.1)
+    [backup] = heads_of(kind, seed)[0].dropna(subset="stands_in").to_dict("records")
+    assert (backup["layer"], backup["head"]) == (second["layer"], second["head"])
+    earlier = (backup["stands_in_layer"], backup["stands_in_head"])
+    assert earlier == (first["layer"], first["head"])
+    assert backup["stands_in"] == pytest.approx(1, abs=0.1)
 
 
 @planted("erased")
 def test_a_write_that_neurons_erase_has_no_effect_and_no_backup(kind, seed):
     head = heads_of(kind, seed)[1].to_dict("records")[1]
     assert head["direct"] > 0.4 and abs(head["net"]) < 0.02
-    assert measured(kind, seed).pairs[0].backups == ()
+    assert heads_of(kind, seed)[0]["stands_in"].isna().all()
 
 
 @pytest.mark.parametrize(
@@ -317,7 +313,7 @@ def test_a_write_that_neurons_erase_has_no_effect_and_no_backup(kind, seed):
 @by_seed
 def test_a_suppressor_removes_its_part_of_the_write_of_the_first_head(kind, back, seed):
     """The final gap is (1 - back) times the first head's write. Both effects are fractions of it."""
-    last = measured(kind, seed).record.pairs[0].swaps.profile[..., -1]
+    last = measured(kind, seed).of_pairs("heads")[0].net_by_depth.values[..., -1]
     first, second = (last[head] for head in planted_model(kind, seed)[1].head_indices)
     assert -second / first == pytest.approx(back, abs=0.05)
     assert first + second == pytest.approx(1, abs=0.05)
@@ -350,23 +346,21 @@ def parts_of_head(record, head):
 
 @planted("function_word")
 def test_the_function_word_is_credited_if_no_head_reads_the_marked_cue(kind, seed):
-    shares = parts_of_head(
-        measured(kind, seed).record, planted_model(kind, seed)[1].head_indices[0]
-    )
+    shares = parts_of_head(measured(kind, seed), planted_model(kind, seed)[1].head_indices[0])
     assert (shares["cue_only"], shares["other_only"]) == pytest.approx((0, 1), abs=0.02)
 
 
 @planted("two_step")
 def test_a_head_that_reads_a_token_in_between_takes_nothing_from_the_cue(kind, seed):
     head = planted_model(kind, seed)[1].head_indices[1]
-    assert abs(parts_of_head(measured(kind, seed).record, head)["cue_only"]) < 0.02
+    assert abs(parts_of_head(measured(kind, seed), head)["cue_only"]) < 0.02
     assert heads_of(kind, seed)[0].loc[head, "attention_cue"] < 0.02
 
 
 @planted("own_place")
 def test_the_position_of_the_word_is_a_nuisance(kind, seed):
-    gates = measured(kind, seed).record.pairs[0].gates
-    assert gates.gap < 0.01 and gates.nuisance < 0.01
+    [senses] = measured(kind, seed).senses
+    assert senses.gap_p < 0.01 and senses.nuisance_p < 0.01
 
 
 def test_matching_positions_removes_a_gap_that_comes_from_the_position():
@@ -379,10 +373,11 @@ def test_matching_positions_removes_a_gap_that_comes_from_the_position():
         text = f"{before} {WORD} {' '.join(rng.choice(PLAIN, size=2))}"
         span = {"start": len(before) + 1, "end": len(before) + 1 + len(WORD)}
         by_text[text] = Sentence(word=WORD, sense=SENSES[number % 2], text=text, **span)
-    [pair] = study_of(planted_model("own_place", 0)[0], tuple(by_text.values())).record.pairs
-    assert pair.gates.nuisance > 0.05 and pair.gates.gap > 0.01
-    assert set(pair.split.left_out.values()) == {
-        "no sentence of the other sense has the word at the same position"
+    record = study_of(planted_model("own_place", 0)[0], tuple(by_text.values()))
+    [senses] = record.senses
+    assert senses.nuisance_p > 0.05 and senses.gap_p > 0.01
+    assert "no sentence of the other sense has the word at the same position" in {
+        item.reason for item in record.left_out
     }
 
 
@@ -395,8 +390,8 @@ def test_a_head_that_looks_one_back_carries_the_gap_next_to_the_cue_and_none_fur
     assert head["swap"] == pytest.approx(1, abs=0.02)
     assert head["net_near"] == pytest.approx(1, abs=0.05)
     assert head["net_far"] == pytest.approx(0, abs=0.02)
-    [pair] = measured(kind, seed).record.pairs
-    far, gap = np.array(pair.pairs.distances) > 1, pair.gap[:, -2]
+    [senses] = measured(kind, seed).senses
+    far, gap = senses.distance.values > 1, senses.gaps.values[:, -2]
     assert far.any() and not far.all()
     assert np.abs(gap[far]).max() < 0.1 < gap[~far].min()
 

@@ -7,8 +7,8 @@ import pytest
 from example_verdicts import AGAINST, NEAR_ONLY, NO_MOVE, SILENT, STANDS_IN
 from example_verdicts import RESOLVES as MOVES
 
-from probe.inference import verdicts
-from probe.inference.verdicts import ORDER, comparison, verdict
+from probe import verdicts
+from probe.verdicts import ORDER, comparison, verdict
 
 # The word passed the ambiguity gate, and the head moves nouns a third as far as the word.
 OF_SWAP = {

@@ -430,7 +430,7 @@ def test_a_constant_on_a_page_is_taken_from_the_code():
     expected = f"at least <!-- {name}% -->{percent:g}<!-- . --> % or <!-- {name} -->.02<!-- . -->"
     assert hooks.as_text(outdated) == hooks.filled(outdated) == expected
     with pytest.raises(AttributeError, match="NO_SUCH"):
-        hooks.as_text("<!-- probe.inference.verdicts.NO_SUCH -->7<!-- . -->")
+        hooks.as_text("<!-- probe.verdicts.NO_SUCH -->7<!-- . -->")
 
 
 def test_commands_are_displayed_without_a_prompt():

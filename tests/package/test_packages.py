@@ -22,7 +22,7 @@ PACKAGES = (
     "patching",
     "experiments",
     "claims",
-    "inference",
+    "verdicts",
     "results",
     "charts",
     "studies",
@@ -33,7 +33,7 @@ PACKAGES = (
     "__main__",
 )
 # The tests and verdicts of a question stand next to its measurement: one layer.
-TOGETHER = ("experiments", "claims", "inference")
+TOGETHER = ("experiments", "claims", "verdicts")
 FILES = {
     ".".join(path.relative_to(PROBE).with_suffix("").parts): path for path in PROBE.rglob("*.py")
 }

@@ -1,22 +1,9 @@
-"""Groups of ranks, and numbers as text."""
+"""Numbers as text."""
 
 import pytest
-from test_sentences import N, head
+from test_sentences import N
 
-from probe.results.findings import head_finding, rank_groups
 from probe.stats.numbers import interval, listed, measured, ordinal, p_value, percent, scientific
-
-
-def test_overlapping_ranks_form_groups():
-    ranks = [(1, 1, 2), (2, 2, 3), (3, 3, 4), (5, 5, 5)]
-    groups = rank_groups(
-        [
-            head_finding(head(f"L0H{number}", rank), read_depth=4)
-            for number, rank in enumerate(ranks)
-        ]
-    )
-    assert groups == (("L0H0", "L0H1", "L0H2"), ("L0H3",))
-
 
 P_VALUES = {
     0.4: ".4",

@@ -4,10 +4,10 @@ partner."""
 import pandas as pd
 import pytest
 from example_study import make_study
+from page_text import rows_of_table, section
 
-from probe.pages.checks import data_used, downloads, unpaired
+from probe.pages.folder import downloads
 from probe.results.columns import COLUMNS, TABLES, about, dictionary
-from probe.results.findings import findings
 from probe.text.sentences import REPEATS
 
 FRAMES = make_study().frames
@@ -50,35 +50,17 @@ def test_every_table_next_to_the_page_has_a_description():
     assert {row["name"] for row in listed} == of_a_report and all(row["what"] for row in listed)
 
 
-def left_out(*rows: tuple[str | None, str]) -> dict[str, object]:
+def test_excluded_sentences_are_counted_and_repetitions_are_grouped():
+    repeats = [(None, f"{REPEATS} line {number}") for number in (1, 1, 7)]
+    rows = [*repeats, (None, "about another word than 'bank'"), ("bank", "too long")]
     frame = pd.DataFrame(
         [{"word": word, "where": "line", "reason": reason} for word, reason in rows]
     )
-    return data_used(findings(FRAMES), frame)
-
-
-def test_excluded_sentences_are_counted_and_repetitions_are_grouped():
-    repeats = [(None, f"{REPEATS} line {number}") for number in (1, 1, 7)]
-    data = left_out(*repeats, (None, "about another word than 'bank'"), ("bank", "too long"))
-    assert data["number_left_out"] == sum(row["count"] for row in data["left_out"]) == 5
-    assert data["left_out"] == [
-        {"word": "", "reason": f"{REPEATS} an earlier row", "count": 3},
-        {"word": "", "reason": "about another word than 'bank'", "count": 1},
-        {"word": "bank", "reason": "too long", "count": 1},
+    text = section(FRAMES | {"left_out": frame}, "method")
+    assert "5 left out, and why" in text
+    assert rows_of_table(text.partition("left out, and why")[2]) == [
+        ["while reading the file", "3", f"{REPEATS} an earlier row"],
+        ["while reading the file", "1", "about another word than 'bank'"],
+        ["bank", "1", "too long"],
     ]
-    assert data_used(findings(FRAMES), FRAMES["left_out"][:0])["left_out"] == []
-
-
-@pytest.mark.parametrize(
-    ("pairs", "lone"),
-    [
-        (["1", "1", "2", "2"], 0),
-        (["1", "1", "2", None], 1),
-        (["1", "2", "3", "4"], 4),
-        ([None] * 4, 0),
-    ],
-)
-def test_sentences_whose_pair_has_no_partner_of_another_sense_are_counted(pairs, lone):
-    rows = pd.DataFrame({"pair": pairs, "sense": ["river", "money"] * 2})
-    assert unpaired(rows) == lone
-    assert unpaired(rows.assign(sense="river")) == sum(pair is not None for pair in pairs)
+    assert "left out, and why" not in section(FRAMES | {"left_out": frame[:0]}, "method")

@@ -1,7 +1,5 @@
 """The headline and the facts of a word: every fixed sentence and every label, from frames."""
 
-from dataclasses import replace
-
 import numpy as np
 import page_text
 import pandas as pd
@@ -28,17 +26,15 @@ from test_sentences import (
     mlps_of,
 )
 
-from probe.pages import answer
-from probe.results.findings import findings
-
 WITH_READERS = "more for the word, with the parts that read them"
 RESOLVERS, PLACE, MATERIAL = "resolvers", "among unambiguous nouns", "tested on"
 APART, KEPT, CUE = "meanings also separated", "gap kept", "read from"
+GAP = "gap between the meanings"  # the only fact of a word without one
 FIVE_CUE_WORDS = {"ranked": False, "cue_words": 5, "smallest_gap_p": 2 / 2**5}
 FACTS = [
-    (answer.GAP, answer.NOT_SIGNIFICANT, frames_of(ranked=False)),
+    (GAP, "not significant, so no head is ranked", frames_of(ranked=False)),
     (
-        answer.GAP,
+        GAP,
         "with 5 pairs of cue words p cannot be below .062 (limit .01)",
         frames_of(**FIVE_CUE_WORDS),
     ),
@@ -113,6 +109,9 @@ FACTS = [
 ]
 
 
+FACTS_OF_PAGE = page_text.ENVIRONMENT.get_template("facts.txt.j2").module.FACTS[True]
+
+
 @pytest.mark.parametrize(("label", "value", "frames"), FACTS)
 def test_a_fact_has_its_numbers(label, value, frames):
     assert value in page_text.facts(frames, "bank")[label]
@@ -120,12 +119,12 @@ def test_a_fact_has_its_numbers(label, value, frames):
 
 def test_every_label_has_an_example():
     of_pairs = "resolvers of single pairs"  # the last test below
-    assert {label for label, *_ in FACTS} == {answer.GAP, *answer.FACTS} - {of_pairs}
+    assert {label for label, *_ in FACTS} == {GAP, *FACTS_OF_PAGE} - {of_pairs}
 
 
 def test_a_fact_that_does_not_apply_has_no_row():
     rows = page_text.facts(frames_of(ranked=False), "bank")
-    assert list(rows) == [answer.GAP]
+    assert list(rows) == [GAP]
     assert APART not in page_text.facts(USUAL, "bank")
 
 
@@ -168,26 +167,35 @@ def of_both(bank, mole, **words):
 
 
 HEADLINES = [
-    (answer.NO_GAP.format(words="bank and mole"), of_both(TWO, TWO, ranked=False)),
-    (answer.NO_TEST.format(words="bank and mole"), of_both(TWO, TWO, **FIVE_CUE_WORDS)),
-    (answer.NO_MOVER.format(words="bank and mole"), of_both([UNREAD], [UNREAD])),
-    (answer.LEAD.format(heads="L0H2 and L1H0", words="bank and mole"), of_both(TWO, TWO)),
-    (answer.LEADS.format(heads="L0H2", words="bank and mole"), of_both(TWO[:1], TWO[:1])),
-    (answer.DIFFER, of_both(TWO, MANY)),
     (
-        answer.RESOLVED.format(heads="bank L0H2 and L1H0; mole L0H2"),
+        "These sentences do not separate the meanings of bank and mole in this model.",
+        of_both(TWO, TWO, ranked=False),
+    ),
+    (
+        "These sentences have too few cue words to test whether the meanings of bank and mole differ.",
+        of_both(TWO, TWO, **FIVE_CUE_WORDS),
+    ),
+    ("No single head has a significant effect on bank and mole.", of_both([UNREAD], [UNREAD])),
+    ("L0H2 and L1H0 move bank and mole most.", of_both(TWO, TWO)),
+    ("L0H2 moves bank and mole most.", of_both(TWO[:1], TWO[:1])),
+    ("The top heads differ from word to word.", of_both(TWO, MANY)),
+    (
+        "Resolvers: bank L0H2 and L1H0; mole L0H2.",
         of_both(TWO, [TWO[0], TWO[1] | {"verdict": "mover"}]),
     ),
     (
-        answer.RESOLVED.format(heads="bank L0H2 and L1H0; mole none"),
+        "Resolvers: bank L0H2 and L1H0; mole none.",
         of_both(TWO, [head("L0H2", verdict="mover")]),
     ),
     (
-        answer.NOT_RESOLVED,
+        "No head does more for an ambiguous word than for unambiguous nouns.",
         of_both(*[[head("L0H2", verdict="mover")]] * 2),
     ),
-    (answer.NOT_COMPARED, of_both(TWO, TWO, **NOT_NAMED)),
-    (answer.EXPLORATORY, of_both(TWO, TWO, exploratory=np.where(OF_BANK, True, False))),
+    ("No word was compared with unambiguous nouns.", of_both(TWO, TWO, **NOT_NAMED)),
+    (
+        "Exploratory, because there are few sentences.",
+        of_both(TWO, TWO, exploratory=np.where(OF_BANK, True, False)),
+    ),
 ]
 
 
@@ -197,18 +205,14 @@ def test_the_headline_consists_of_fixed_sentences(sentence, frames):
 
 
 def test_the_question_names_the_words():
-    assert answer.question(["bank", "mole"]) == "Which heads resolve bank and mole?"
+    question = page_text.macro("facts.txt.j2", "question")
+    assert question(FRAMES) == "Which heads resolve bank, mole and apple?"
 
 
 def test_a_head_that_resolves_single_pairs_is_named_with_them():
     """It is a mover of the word: the mean over its pairs of meanings does not pass."""
-    mole = findings(FRAMES)["mole"]
-    of_pair = replace(mole.movers[0], verdict="mover", resolves=1, of=len(mole.pairs))
-    first, *others = mole.pairs
-    only_first = (
-        replace(first, resolvers=(of_pair.name,)),
-        *(replace(pair, resolvers=()) for pair in others),
-    )
-    mole = replace(mole, pairs=only_first, movers=(of_pair,), resolvers=())
-    named = dict(answer.facts(mole))["resolvers of single pairs"]
-    assert named == f"{of_pair.name} for {first.sense_a} / {first.sense_b}"
+    of_mole = head("L0H1", word="mole", verdict="mover", resolves=1, of=6)
+    of_pair = head("L0H1", word="mole", sense_a="animal", sense_b="unit")
+    frames = frames_of(of_mole, frames={"heads": pd.DataFrame([of_pair])})
+    named = page_text.facts(frames, "mole")["resolvers of single pairs"]
+    assert named == "L0H1 for animal / unit"

@@ -21,7 +21,6 @@ from page_text import facts
 from seeds import mostly_campaign
 
 import probe
-from probe.pages import heads
 from probe.pages.verdicts import with_reasons
 from probe.results.columns import dictionary
 from probe.stats.numbers import decimal, measured, percent
@@ -432,17 +431,6 @@ def test_a_card_has_sentences_of_both_meanings_effect_nouns_and_a_reason(folded)
     assert measured(bank["net"], bank["net_low"], bank["net_high"]) in effects
     assert percent(bank["nouns"]) in effects
     assert card.locator(".reason").inner_text().startswith("Reason: ")
-
-
-def test_the_table_of_a_large_model_has_its_top_heads_and_the_heads_marked_in_the_map(monkeypatch):
-    findings = make_study().findings
-    monkeypatch.setattr(heads, "TABLE_ROWS", 2)
-    for section in heads.every_head(findings, make_study().frames):
-        of_word = findings[section["word"]].heads
-        names = [row["name"] for row in section["rows"]]
-        marked = [head.name for head in of_word if head.verdict not in ("separates", "none")]
-        assert set(names) == {*marked, *(head.name for head in of_word[:2])}
-        assert len(names) < len(of_word)
 
 
 def test_a_study_without_significant_effects_has_a_note_and_draws_no_effect(open_page, tmp_path):

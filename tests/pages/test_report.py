@@ -12,6 +12,7 @@ from page_text import check_charts, pasted
 from seeds import mostly_campaign
 
 import probe
+from probe.display import html_of
 from probe.errors import InputError
 from probe.pages.folder import check_folder, tables
 from probe.pages.verdicts import with_reasons
@@ -180,4 +181,4 @@ def test_a_report_of_a_version_without_an_experiment_is_read(tmp_path):
     manifest.write_text(json.dumps(content), "utf-8")
     read = probe.read(tmp_path)
     assert "why_it_attends" not in read.frames
-    assert set(read.findings) == set(BRIEF.findings)
+    assert "Which heads resolve bank" in html_of(read)

@@ -1,42 +1,28 @@
-"""The values of the page's sections: p over pairs of senses, the order of reasons, one axis for all
+"""The sections of a page: cards, comparisons with nouns, the order of reasons, one axis for all
 words."""
 
+import json
 import re
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
 import pytest
 from example_study import READ_AT, make_study
-from page_text import one_line
+from page_text import by_word, macro, one_line, rows_of_table, section
 
 import probe
 from probe import charts
-from probe.pages import checks, predictions, sections
-from probe.pages.cards import cards, remark, sink
-from probe.pages.heads import effect_axis, head_facts
-from probe.pages.predictions import read_otherwise
-from probe.pages.sentences import ARCS, THICKEST, arcs, of_head
+from probe.claims import named
+from probe.pages import sections
+from probe.pages.heads import effect_axis, place
+from probe.pages.sentences import ARCS, THICKEST, arcs
 from probe.pages.verdicts import with_reasons
-from probe.pages.words import fact_table, partings
-from probe.results.findings import findings, heads_by_rank
 from probe.stats.numbers import measured, percent
 
 FRAMES = make_study().frames
-
-
-def test_a_head_of_several_pairs_of_senses_has_its_smallest_corrected_p():
-    heads = FRAMES["heads"].copy()
-    mine = (heads["word"] == "mole") & (heads["layer"] == 0) & (heads["head"] == 1)
-    heads.loc[mine, "p_swap"] = [0.5, 0.04, 0.3, 0.2, 0.6, 0.9]
-    rows = {name: FRAMES[name] for name in ("words", "word_heads")} | {"heads": heads}
-    [head] = [
-        head
-        for head in heads_by_rank({name: of_mole(frame) for name, frame in rows.items()})
-        if head.name == "L0H1"
-    ]
-    assert head.p_swap == 0.04
-    assert head_facts(head)["p_swap"] == "p = .04"
+READINGS = FRAMES["readings"].query("word == 'bank' and layer == 0 and head == 2")
 
 
 UNDECIDED = [
@@ -50,9 +36,8 @@ UNDECIDED = [
 @pytest.mark.parametrize(("changed", "words"), UNDECIDED)
 def test_an_undecided_comparison_says_which_rule_it_misses(changed, words):
     numbers = {"p_more": 0.008, "more": 0.01, "more_low": 0.004, "more_high": 0.02}
-    head = findings(FRAMES)["bank"].heads[0]
-    facts = head_facts(replace(head, comparison="undecided", **numbers | changed))
-    assert facts["than_nouns"] == words
+    head = pd.Series({"comparison": "undecided"} | numbers | changed)
+    assert macro("numbers.html.j2", "than_nouns")(head) == words
 
 
 @pytest.mark.parametrize(
@@ -60,16 +45,19 @@ def test_an_undecided_comparison_says_which_rule_it_misses(changed, words):
 )
 def test_a_word_changes_farther_only_if_it_is_first_of_all_nouns(p, farther):
     words = FRAMES["words"].assign(ambiguity_p=p, ambiguity_p_near=np.nan)
-    table = checks.compared_with_nouns(findings(FRAMES | {"words": words}))
-    assert {row["farther"] for row in table["pairs"]} == {farther}
+    text = section(FRAMES | {"words": words}, "nouns").partition("</table>")[0]
+    assert {row[-1] for row in rows_of_table(text)} == {farther}
 
 
 def cards_of(word, frames):
-    """The cards of a word's heads."""
-    verdicts = frames["verdicts"]
-    if "because" not in verdicts:
-        verdicts = with_reasons(verdicts, frames["heads"], frames["words"])
-    return next(item for item in cards(findings(frames), verdicts) if item["word"] == word)
+    """The HTML of the card of each head of a word, by name."""
+    index = list(frames["words"]["word"].unique()).index(word)
+    cards = re.findall(
+        rf'<dialog class="card" id="head-{index}-(.*?)"(.*?)</dialog>',
+        section(frames, "heads"),
+        re.DOTALL,
+    )
+    return dict(cards)
 
 
 def test_a_head_without_a_verdict_leads_no_list_card_or_scale():
@@ -79,47 +67,45 @@ def test_a_head_without_a_verdict_leads_no_list_card_or_scale():
     heads.loc[first, ["net", "net_low", "net_high"]] = 0.55, -0.11, 2.21
     heads.loc[first, "verdict"] = "none"
     frames = FRAMES | {"word_heads": heads}
-    assert [head.name for head in findings(frames)["mole"].top_heads] == ["L0H2"]
-    assert [card["name"] for card in cards_of("mole", frames)["heads"]] == ["L0H2"]
+    assert list(cards_of("mole", frames)) == ["L0H2"]
     assert heads.loc[first, "net"].item() > charts.effect_limits(heads).before
 
 
-def of_mole(frame):
-    return frame[frame["word"] == "mole"]
-
-
 def test_a_head_has_its_rank_and_its_write_with_an_interval():
-    first = findings(FRAMES)["bank"].heads[0]
-    assert head_facts(first)["rank"] == "1 [1, 1]"
-    assert head_facts(replace(first, rank=None))["rank"] == "none"
+    rank = macro("numbers.html.j2", "rank")
+    assert rank(SimpleNamespace(rank=1, rank_low=1, rank_high=2)) == "1 [1, 2]"
+    assert rank(SimpleNamespace(rank=pd.NA)) == "none"
     ends = {"direct": 0.37, "direct_low": 0.33, "direct_high": 0.4}
-    assert head_facts(replace(first, **ends))["own"] == "37\u202f% [33, 40]"
+    card = cards_of("bank", FRAMES | {"word_heads": FRAMES["word_heads"].assign(**ends)})["L0H2"]
+    assert "<dd>37\u202f% [33, 40]</dd>" in card and "<dd>1 [1, 1]</dd>" in card
 
 
 def test_pairs_with_the_verdict_of_the_head_come_first_and_no_pair_is_missing():
     table = with_reasons(FRAMES["verdicts"], FRAMES["heads"], FRAMES["words"])
     for verdicts in (table, table.iloc[::-1]):
-        mole = cards_of("mole", FRAMES | {"verdicts": verdicts})
-        head = mole["heads"][0]
-        assert [reason["verdict"] for reason in head["reasons"]] == ["resolver"] * 5 + ["none"]
-    assert (head["resolves"], head["of"]) == (5, 5)
+        card = next(iter(cards_of("mole", FRAMES | {"verdicts": verdicts}).values()))
+        reasons = re.findall(r'class="because"><b>(.*?)</b>', card)
+        assert reasons == ["resolver"] * 5 + ["none"]
+    assert "in 5 of 5 pairs of meanings" in card
 
 
-def test_misread_sentences_are_listed_by_word_with_the_clearest_first(monkeypatch):
-    bank, mole, apple = read_otherwise(findings(FRAMES))
-    assert (bank["tested"], bank["right"], len(bank["rows"]), bank["apart"]) == (4, 3, 1, True)
-    assert not bank["several"] and mole["several"] and not mole["apart"] and not apple["apart"]
-    assert len(mole["rows"]) == 6 and mole["rows"][0]["pair"] == "animal / unit"
-    [row] = bank["rows"]
-    assert (row["sense"], row["predicted"], row["coordinate"]) == ("money", "river", "0.40")
-    assert ("bank", "word") in row["parts"] and ("money", "cue") in row["parts"]
+def test_misread_sentences_are_listed_by_word_with_the_clearest_first():
+    bank, mole, apple = section(FRAMES, "otherwise").split("<h4>")[1:]
+    assert "3 of 4 sentences are read as labelled" in one_line(bank)
+    apart = "not shown to be apart"
+    assert apart not in bank and apart in mole and apart in apple
+    assert ">of the two<" not in bank and ">of the two<" in mole
+    assert len(rows_of_table(mole)) == 6 and rows_of_table(mole)[0][2] == "animal / unit"
+    [[label, read_as, coordinate, *_]] = rows_of_table(bank)
+    assert (label, read_as, coordinate) == ("money", "river", "0.40")
+    assert '<span class="word">bank</span>' in bank and '<span class="cue">money</span>' in bank
     wrong = FRAMES["predictions"].assign(right=False)
     wrong["coordinate"] = [number / 100 for number in range(len(wrong))]
     wrong.loc[1, ["predicted", "coordinate"]] = [None, 0.0]
-    monkeypatch.setattr(predictions, "MOST_LISTED", 3)
-    bank = read_otherwise(findings(FRAMES | {"predictions": wrong}))[0]
-    assert [row["coordinate"] for row in bank["rows"]] == ["0.03", "0.02", "0.00"]
-    assert bank["right"] == 0 and bank["rows"][2]["predicted"] in ("", "river", "money")
+    bank = section(FRAMES | {"predictions": wrong}, "otherwise").split("<h4>")[1]
+    rows = rows_of_table(bank)
+    assert [row[2] for row in rows] == ["0.03", "0.02", "0.00", "0.00"]
+    assert "0 of 4 sentences" in one_line(bank) and "neither" in {row[1] for row in rows}
 
 
 def test_the_axis_of_sets_includes_the_word_with_the_widest_interval():
@@ -138,38 +124,35 @@ def test_the_axis_of_sets_includes_the_word_with_the_widest_interval():
 
 
 def test_the_read_out_layer_is_in_every_depth_profile_of_a_word():
-    items = partings(findings(FRAMES))
-    for item in items:
-        for _, chart in item["profiles"]:
-            lines = [
-                rows for rows in chart.to_dict()["datasets"].values() if set(rows[0]) == {"at"}
-            ]
-            assert [{"at": READ_AT}] in lines, item["word"]
-    assert len(items[1]["profiles"]) == 6
+    for word in section(FRAMES, "parting").split("<h4>")[1:]:
+        specs = [json.loads(spec) for spec in re.findall(r'data-for="[^"]*">(.*?)</script>', word)]
+        assert len(specs) == (6 if ">mole<" in word else 1)
+        for spec in specs:
+            lines = [rows for rows in spec["datasets"].values() if set(rows[0]) == {"at"}]
+            assert [{"at": READ_AT}] in lines
 
 
 def test_the_table_of_facts_has_a_value_for_each_word_and_no_empty_row():
-    table = fact_table(findings(FRAMES))
-    assert all(len(values) == 3 and any(values) for _, values in table["rows"])
-    rows = dict(table["rows"])
+    text = section(FRAMES, "facts")
+    rows = {label: values for label, *values in rows_of_table(text.partition("<details>")[0])}
+    assert all(len(values) == 3 and any(values) for values in rows.values())
     assert rows["significant heads"][2] == ""  # apple has no gap
     gap = "gap in held-out sentences (1: as wide as in the sentences used for fitting)"
     assert rows[gap][1] == "5 of 6 pairs of meanings"
-    assert [item["word"] for item in table["pairs"]] == ["mole"]
+    assert re.findall("All 6 pairs of meanings of <bdi>(.*?)</bdi>", text) == ["mole"]
 
 
 def test_every_effect_is_within_the_axis_of_the_page():
-    by_word = findings(FRAMES)
-    axis = effect_axis(by_word)
-    heads = [head for finding in by_word.values() for head in finding.named]
-    for head in heads:
-        positions = [float(position) for position in axis.marks_of(head).values() if position]
-        assert all(0 <= position <= 100 for position in positions)
-    lowest, highest = axis.low, axis.high
-    assert axis.position(lowest) == "0.0" and axis.position(highest) == "100.0"
-    far = replace(heads[0], net_low=lowest, net=0.0, net_high=highest, nouns=float("nan"))
-    assert axis.marks_of(far)["nouns"] == ""
-    assert axis.marks_of(far)["effect"] == axis.marks_of(far)["zero"]
+    words = by_word(FRAMES)
+    low, high = axis = effect_axis(words)
+    for rows in words.values():
+        for head in named(rows["word_heads"], 3).itertuples():
+            for value in (head.net_low, head.net, head.net_high, head.nouns):
+                assert np.isnan(value) or 0 <= float(place(value, axis)) <= 100
+    assert (place(low, axis), place(high, axis)) == ("0.0", "100.0")
+    heads = FRAMES["word_heads"].assign(nouns=np.nan)
+    assert 'class="noun"' in cards_of("bank", FRAMES)["L0H2"]
+    assert 'class="noun"' not in cards_of("bank", FRAMES | {"word_heads": heads})["L0H2"]
 
 
 def test_the_smallest_set_has_its_interval(tmp_path):
@@ -186,21 +169,16 @@ def test_the_smallest_set_has_its_interval(tmp_path):
 
 
 def test_a_card_has_the_sentence_of_each_meaning_with_the_most_attention_to_the_cue():
-    finding = findings(FRAMES)["bank"]
-    card = cards_of("bank", FRAMES)["heads"][0]
-    rows = of_head(finding.rows["readings"], finding.named[0])
-    assert card["name"] == finding.named[0].name
-    assert [sentence["sense"] for sentence in card["first"]] == list(finding.senses)
+    card = cards_of("bank", FRAMES)["L0H2"]
+    rows = READINGS
     on_cue = rows[rows["role"] == "cue"].groupby("sense")["attention"].max()
-    assert [sentence["cue_share"] for sentence in card["first"]] == [
-        percent(on_cue[sense]) for sense in finding.senses
-    ]
-    assert len(card["first"]) + len(card["others"]) == rows["sentence"].nunique()
+    shown = re.findall(r"<bdi>(\w+)</bdi></span> <span class=\"quiet\">(.*?) of the att", card)
+    assert shown == [(sense, percent(on_cue[sense])) for sense in ("river", "money")]
+    assert card.count('<div class="arcs"') == rows["sentence"].nunique()
 
 
 def test_an_arc_is_as_wide_as_the_attention_and_starts_at_the_word():
-    rows = of_head(findings(FRAMES)["bank"].rows["readings"], findings(FRAMES)["bank"].named[0])
-    sentence = rows[rows["sentence"] == rows["sentence"].iloc[0]].assign(attention=0.0)
+    sentence = READINGS[READINGS["sentence"] == READINGS["sentence"].iloc[0]].assign(attention=0.0)
     sentence.loc[sentence.index[1], ["attention", "contribution"]] = [0.5, -0.2]
     figure = arcs(sentence)
     [token] = [token for token in figure["tokens"] if token["arc"]]
@@ -214,22 +192,11 @@ def test_an_arc_is_as_wide_as_the_attention_and_starts_at_the_word():
 
 
 def test_wide_letters_have_twice_the_width_and_tokens_do_not_overlap():
-    rows = of_head(findings(FRAMES)["bank"].rows["readings"], findings(FRAMES)["bank"].named[0])
-    sentence = rows[rows["sentence"] == rows["sentence"].iloc[0]].copy()
+    sentence = READINGS[READINGS["sentence"] == READINGS["sentence"].iloc[0]].copy()
     sentence.loc[sentence.index[0], "piece"] = "銀行"
     first, second, *_ = arcs(sentence)["tokens"]
     assert first["width"] == 4 * first["width"] / len("銀行") / 2
     assert first["start"] + first["width"] <= first["end"] <= second["start"]
-
-
-def test_a_card_has_a_remark_if_effect_and_write_or_attention_disagree():
-    head = findings(FRAMES)["bank"].heads[0]
-    usual = {"net": 0.3, "net_low": 0.2, "direct": 0.3, "attention_cue": 0.6}
-    cases = {"little": {"direct": 0.14}, "much": {"direct": 0.46}}
-    cases |= {"elsewhere": {"attention_cue": 0.1}, "": {}}
-    for name, change in cases.items():
-        assert remark(replace(head, **usual | change)) == name
-    assert remark(replace(head, **usual | {"direct": 0.14, "net_low": -0.1})) == ""
 
 
 def test_a_card_lists_the_cues_with_the_largest_writes_of_the_head():
@@ -245,30 +212,12 @@ def test_a_card_lists_the_cues_with_the_largest_writes_of_the_head():
             "write": [0.2, 0.3, -0.4, -0.1],
         }
     )
-    by_name = {
-        head["name"]: head for head in cards_of("bank", FRAMES | {"cue_sample": scan})["heads"]
-    }
-    toward, away = by_name["L0H2"]["cues"]["columns"]
-    assert [each["word"] for each in toward[:2]] == ["mud", "lake"]
-    assert [each["word"] for each in away[:2]] == ["loan", "cash"]
-    assert all(head["cues"] is None for name, head in by_name.items() if name != "L0H2")
-
-
-@pytest.mark.parametrize(
-    ("attention", "contribution", "expected"),
-    [
-        ([0.6, 0.3, 0.1], [0.01, 0.2, 0.1], percent(0.6)),
-        ([0.2, 0.7, 0.1], [0.01, 0.2, 0.1], ""),  # too little attention
-        ([0.6, 0.3, 0.1], [0.3, 0.2, 0.1], ""),  # half of all contributions
-    ],
-)
-def test_a_sink_is_a_first_token_with_much_attention_and_a_small_contribution(
-    attention, contribution, expected
-):
-    roles = {"role": ["context", "cue", "word"], "pos": range(3)}
-    rows = pd.DataFrame({"attention": attention, "contribution": contribution} | roles)
-    assert sink(rows) == expected
-    assert sink(rows.assign(role=["cue", "context", "word"])) == ""
+    cards = cards_of("bank", FRAMES | {"cue_sample": scan})
+    others = cards_of("mole", FRAMES | {"cue_sample": scan})
+    toward, away = re.findall(r"<h4>toward.*?</ol>", cards.pop("L0H2"), re.DOTALL)
+    assert re.findall(r"<li><bdi>(\w+)", toward)[:2] == ["mud", "lake"]
+    assert re.findall(r"<li><bdi>(\w+)", away)[:2] == ["loan", "cash"]
+    assert others and not any("<h4>toward" in card for card in others.values())
 
 
 def test_a_card_says_why_its_head_attends_to_the_cue(tmp_path):

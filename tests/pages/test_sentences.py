@@ -11,9 +11,9 @@ import pytest
 from example_study import make_study
 
 from probe.experiments.material import LATE as CUE_COMES_LATE
-from probe.inference.verdicts import PARTS, WRITES
-from probe.results.frames import NOT_ASKED_FOR
+from probe.experiments.senses import NOT_ASKED_FOR
 from probe.text.splits import DRAWN
+from probe.verdicts import PARTS, WRITES
 
 FRAMES = make_study().frames
 N = "\u202f"

@@ -15,12 +15,12 @@ from page_text import check_charts, one_line, pasted
 from seeds import mostly_campaign
 
 import probe
+from probe.claims import carried_set, names_of, top_over_words
 from probe.display import html_of
 from probe.errors import InputError
-from probe.pages.html import environment
-from probe.pages.survey import facts, lines
+from probe.pages.heads import axis_of_lines, place
+from probe.pages.html import environment, texts
 from probe.pages.write import write_surveys
-from probe.results.survey_findings import survey_findings
 
 HOSTILE = '<img src=x onerror="window.canary = 1">'
 NARROW = "\u202f"
@@ -29,7 +29,8 @@ NARROW = "\u202f"
 def sentence_of(survey, name):
     """The text of a macro of the sentences for a survey."""
     module = environment("survey", "report").get_template("survey_sentences.html.j2").module
-    return one_line(getattr(module, name)(survey_findings(survey.model_name, survey.frames)))
+    model = {"headline": [survey.model_name], "beside_nouns": []}[name]
+    return one_line(getattr(module, name)(*model, survey.frames))
 
 
 def page_of(survey, out, **more):
@@ -50,11 +51,8 @@ def test_attention_to_the_cue_is_reported_next_to_the_effect(tmp_path, survey):
     """Of three planted heads two attend to the cue; a head that moves nothing attends most."""
     attention = effects_of(L0H1=0.5, L1H2=0.4, L2H0=0.9)
     attending = make_survey(attention=attention)
-    findings = survey_findings("smollm2", attending.frames)
-    assert [head.name for head in findings.movers] == ["L0H1", "L1H2", "L1H3"]
-    assert findings.movers_by_attention == 2
     page = one_line(page_of(attending, tmp_path / "attending"))
-    assert facts(findings, None)["of these, among as many that attend to the cue most"] == "2"
+    assert facts_of(attending)["of these, among as many that attend to the cue most"] == "2"
     assert "attend to the cue most2" in page.replace(" <", "<")
     without = one_line(page_of(survey, tmp_path / "without"))
     assert "that attend to the cue most" not in without
@@ -108,7 +106,10 @@ def test_the_headline_speaks_of_meaning_only_if_words_change_more_than_nouns(sur
 
 
 def facts_of(survey):
-    return facts(survey_findings(survey.model_name, survey.frames), None)
+    """The facts of a survey, by label."""
+    facts = environment("survey", "report").get_template("survey_facts.txt.j2").module.FACTS
+    [numbers] = survey.frames["survey_model"].itertuples()
+    return texts({"numbers": numbers, "frames": survey.frames, "natural": None}, facts)
 
 
 def test_heads_that_do_more_for_words_are_named_in_rows(survey):
@@ -180,20 +181,15 @@ def test_natural_text_is_on_the_page_if_it_was_measured(survey, tmp_path):
 
 
 def test_lines_share_an_axis_that_contains_every_effect(survey):
-    findings = survey_findings(survey.model_name, survey.frames)
-    line_table = lines(findings)
-    assert [row["name"] for row in line_table["rows"]] == ["L0H1", "L1H2", "L1H3"]
-    positions = [
-        float(row["drawn"][name])
-        for row in line_table["rows"]
-        for name in ("low", "effect", "high")
-    ]
-    assert (
-        positions[0] < positions[1] < positions[2] and min(positions) > 0 and max(positions) < 100
-    )
-    ticks = [float(at) for at, _ in line_table["ticks"]]
-    assert 2 <= len(ticks) <= 7 and np.ptp(np.diff(ticks)) < 0.02
-    assert line_table["zero"] in [at for at, _ in line_table["ticks"]]
+    heads = top_over_words(survey.frames["survey_heads"])
+    assert names_of(heads) == ["L0H1", "L1H2", "L1H3"]
+    axis, ticks = axis_of_lines(heads)
+    values = heads[["effect_low", "effect", "effect_high", "nouns"]].to_numpy().ravel()
+    positions = [float(place(value, axis, 2)) for value in values]
+    assert positions[:3] == sorted(positions[:3])
+    assert min(positions) > 0 and max(positions) < 100
+    assert 2 <= len(ticks) <= 7 and np.ptp(np.diff(ticks)) < 0.02 and 0 in ticks
+    assert axis_of_lines(heads[:0])[1] == []
 
 
 def test_the_tables_are_in_the_folder_of_the_page_and_are_described(survey, survey_page):
@@ -290,11 +286,6 @@ def test_a_result_without_heads_can_be_copied(tmp_path):
 
 
 def test_a_head_without_a_verdict_is_in_no_list_of_a_survey(survey, tmp_path):
-    found = survey_findings(survey.model_name, survey.frames)
-    none = replace(found.heads[0], p=0.97, effect=0.55, effect_low=-0.11)
-    suggestive = replace(found.heads[1], p=0.3, effect=0.1, effect_low=0.02)
-    assert replace(found, heads=(none, suggestive)).top_heads == (suggestive,)
-    assert replace(found, heads=(none,)).top_heads == ()
     heads = survey.frames["survey_heads"].assign(p=0.97, effect_low=-0.11)
     no_verdict = replace(survey, frames=survey.frames | {"survey_heads": heads})
     page = page_of(no_verdict, tmp_path)
@@ -345,8 +336,8 @@ def test_hostile_names_stay_text(tmp_path, open_page):
 
 def test_a_reported_set_never_contains_most_heads_before_the_read_out_layer(survey):
     """Random sets of the same layers would be nearly the same."""
-    findings = survey_findings(survey.model_name, survey.frames)
-    assert findings.carried_set.k == 4  # of the eight heads of two layers
-    shallow = replace(findings, depth=1)
-    assert shallow.carried_set.k == 2
-    assert replace(findings, depth=1, number_of_heads=3).carried_set is None
+    frames = survey.frames
+    assert carried_set(frames)["k"].tolist() == [4]  # of the eight heads of two layers
+    shallow = frames["survey_model"].assign(depth=1)
+    assert carried_set(frames | {"survey_model": shallow})["k"].tolist() == [2]
+    assert carried_set(frames | {"survey_model": shallow.assign(heads=3)}).empty

@@ -7,9 +7,10 @@ from example_study import make_study
 from example_verdicts import AGAINST, NEAR_ONLY, SILENT, STANDS_IN
 from example_verdicts import RESOLVES as MOVES_THE_WORD
 
-from probe.inference.verdicts import ORDER, verdict
-from probe.pages.verdicts import MEANINGS, because, with_reasons
-from probe.results.frames import NOT_ASKED_FOR
+from probe.experiments.senses import NOT_ASKED_FOR
+from probe.pages.html import environment
+from probe.pages.verdicts import because, with_reasons
+from probe.verdicts import ORDER, verdict
 
 N = "\u202f"
 
@@ -130,7 +131,8 @@ def test_the_reasons_name_insignificant_and_small_effects():
 
 
 def test_every_verdict_has_a_meaning():
-    assert list(MEANINGS) == list(ORDER)
+    texts = environment("report").get_template("verdicts.html.j2").module
+    assert list(texts.MEANINGS) == list(ORDER)
 
 
 def test_the_table_of_verdicts_gets_a_reason_for_each_row_and_keeps_its_numbers():

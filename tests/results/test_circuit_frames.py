@@ -24,8 +24,7 @@ from probe.model.load import read_weights
 from probe.pages import html
 from probe.patching.edges import edges_of
 from probe.results import frames as tables
-from probe.results.columns import HEADS, about
-from probe.results.findings import findings
+from probe.results.columns import about
 
 pytestmark = pytest.mark.slow
 
@@ -40,9 +39,7 @@ def section(frames):
     """The text of the page's section "From the cue to the word", for a study of one word."""
     template = html.environment("report").get_template("circuit.html.j2")
     shown = template.render(
-        findings=findings(frames),
         frames=frames,
-        charts=charts,
         title=circuit.TITLE,
         fold=lambda id, title, caller: caller(),
     )
@@ -55,26 +52,17 @@ def traced_pairs(kind, seed=0):
 
 @cache
 def traced(kind, seed, sentences):
-    """The evidence of a word in a planted model, and the frames of a page about it."""
+    """The record of a word in a planted model, and the frames of a page about it."""
     model, _ = planted_model(kind, seed)
-    evidence = studied(
+    record = studied(
         model,
         prepare(model, WORD, sentences),
         pairs=PAIRS,
         permutations=199,
         experiments=("heads", "nouns", "circuit"),
     )
-    heads = tables.heads([evidence])
-    records = [evidence.record]
     empty = {name: frame.iloc[:0] for name, frame in make_study().frames.items()}
-    about = {
-        "words": tables.words([evidence]),
-        "heads": heads[list(HEADS)],
-        "word_heads": tables.word_heads([evidence], heads),
-    }
-    about |= {"depth": tables.depth_profile(records), "sentences": tables.sentences(records)}
-    about |= tables.of_experiments(records)
-    return evidence, empty | about
+    return record, empty | tables.of_experiments([record])
 
 
 def runs_of(kind):
@@ -85,10 +73,10 @@ def runs_of(kind):
     return circuit.PairRuns(read_weights(model), observation, pair, ())
 
 
-def frames_with(evidence, new_circuit):
+def frames_with(record, new_circuit):
     """The frames of a word with another circuit, or with None for no circuit."""
-    measured = evidence.record.measured | {"circuit": new_circuit}
-    frames = tables.of_experiments([replace(evidence.record, measured=measured)])
+    measured = record.measured | {"circuit": new_circuit}
+    frames = tables.of_experiments([replace(record, measured=measured)])
     return {name: frames[name] for name in circuit.TABLES}
 
 
@@ -139,14 +127,14 @@ def test_the_stream_leaves_the_cue_and_enters_the_word():
 
 
 def test_the_maps_hold_every_cell_from_the_cue_to_the_word_on_one_scale():
-    evidence, frames = traced_pairs("two_step")
+    record, frames = traced_pairs("two_step")
     maps = charts.position_maps(frames["positions"], WORD)
     assert [title for title, _ in maps] == ["residual stream", "attention", "MLP"]
     for (_, chart), name in zip(maps, COMPONENTS, strict=True):
         spec = chart.to_dict()
         [rows] = spec["datasets"].values()
         mine = frames["positions"].query("component == @name")
-        assert len(rows) == len(mine) == evidence.record.depth * 4
+        assert len(rows) == len(mine) == record.depth * 4
         effects = mine.set_index(["layer", "pos"])["effect"].to_dict()
         assert {(row["layer"], row["pos"]): row["effect"] for row in rows} == effects
         cells = spec["layer"][0]["encoding"]
@@ -212,13 +200,13 @@ def test_an_edge_that_does_not_carry_the_sense_does_not_pass():
 
 
 def test_without_donors_of_the_same_layout_nothing_is_tested(monkeypatch):
-    evidence, with_donors = traced_pairs("two_step")
+    record, with_donors = traced_pairs("two_step")
     monkeypatch.setattr(circuit.PairRuns, "donors", {})
     runs = runs_of("two_step")
     untested_circuit = circuit.measure_circuit(
         runs.weights, runs.observation, runs.pair, (), (), seed=0
     )
-    frames = frames_with(evidence, untested_circuit)
+    frames = frames_with(record, untested_circuit)
     untested = (frames["edges"][["p", "q", "same_sense"]], frames["positions"]["same_sense"])
     assert all(part.isna().to_numpy().all() for part in untested)
     for name in ("total", "low", "high"):
@@ -228,9 +216,8 @@ def test_without_donors_of_the_same_layout_nothing_is_tested(monkeypatch):
 
 
 def test_edges_are_tested_with_the_permutations_of_the_study():
-    evidence, frames = traced_pairs("two_step")
-    permutations = evidence.pairs[0].separation.permutations
-    assert permutations == 199
+    _, frames = traced_pairs("two_step")
+    permutations = 199
     p = frames["edges"]["p"].dropna().to_numpy()
     assert len(p) and p.min() < 0.05
     np.testing.assert_allclose(p * (permutations + 1), (p * (permutations + 1)).round())
@@ -266,11 +253,11 @@ def test_nothing_is_traced_in_sentences_without_alignment_and_the_page_says_so()
 
 
 def test_nothing_is_traced_in_a_model_that_reads_both_ways_and_the_page_says_so():
-    evidence, frames = traced_pairs("two_step")
+    record, frames = traced_pairs("two_step")
     runs = runs_of("two_step")
     observation = replace(runs.observation, causal=False)
     assert circuit.measure_circuit(runs.weights, observation, runs.pair, (), (), seed=0) is None
-    empty = frames_with(evidence, None)
+    empty = frames_with(record, None)
     assert all(frame.empty and tuple(frame) == COLUMNS[name] for name, frame in empty.items())
     both_ways = frames | empty | {"words": frames["words"].assign(causal=False)}
     assert "Not traced: this model reads both ways" in section(both_ways)

@@ -21,11 +21,11 @@ from handmade import HEADS, LAYERS, SENSES, WORD, make_crossed, without_interval
 from scipy.stats import kstest
 from seeds import likely, mostly_campaign
 
-from probe.inference.verdicts import ORDER
 from probe.stats import resampling
 from probe.stats.separation import measure_separation
 from probe.text.sentences import Sentence
 from probe.text.splits import cross_fit
+from probe.verdicts import ORDER
 
 pytestmark = pytest.mark.slow
 

@@ -36,10 +36,9 @@ from probe.errors import InputError
 from probe.experiments import ablation, accuracy
 from probe.experiments.ablation import KINDS
 from probe.experiments.material import Material
-from probe.inference.ablation import compare
 from probe.model.load import read_weights
 from probe.model.trace import target_states
-from probe.results.ablation import CHOSEN, COLUMNS, rows
+from probe.results.ablation import CHOSEN, COLUMNS, compare, rows
 from probe.results.columns import dictionary
 from probe.stats.numbers import counted, p_value
 from probe.studies.evaluation import OTHER_WORD

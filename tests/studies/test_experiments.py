@@ -38,13 +38,13 @@ SECTIONS = {
     ("only", "without", "expected"),
     [
         (None, (), {*ALL}),
-        ("heads, nouns", (), {"heads", "nouns"}),
-        (["circuit"], (), {"heads", "nouns", "circuit"}),
-        ("controls", (), {"heads", "controls"}),
+        ("heads, nouns", (), {"senses", "heads", "nouns"}),
+        (["circuit"], (), {"senses", "heads", "nouns", "circuit"}),
+        ("controls", (), {"senses", "heads", "controls"}),
         (None, "circuit", {*ALL} - {"circuit"}),
         (None, "nouns", {*ALL} - {"nouns", "noun_mlps", "circuit"}),
-        ("circuit,sets", ["nouns"], {"heads", "sets"}),
-        ([], (), {"heads"}),
+        ("circuit,sets", ["nouns"], {"senses", "heads", "sets"}),
+        ([], (), {"senses", "heads"}),
     ],
 )
 def test_the_choice_adds_what_an_experiment_needs_and_drops_what_needs_an_omitted_one(
@@ -137,7 +137,7 @@ def test_the_first_page_says_that_the_rest_is_measured_and_what_finishes_it(answ
 
 @pytest.mark.slow
 def test_a_stopped_study_resumes_and_has_the_same_numbers(tiny, answer, whole, folder, monkeypatch):
-    [file] = (folder / WORDS).glob("*.word")
+    [file] = (folder / WORDS).glob("*.nc")
     assert [*read_record(file).measured] == ANSWERS
     run = counted(monkeypatch)
     finished = probe.study(tiny, "bank", sentences=SENTENCES, out=folder, **QUICK)
@@ -169,7 +169,7 @@ def test_a_finished_study_is_not_answered_first_and_a_part_of_it_is_not_measured
         **QUICK,
     )
     assert not run
-    assert part.options["experiments"] == ["heads", "sets"]
+    assert part.options["experiments"] == ["senses", "heads", "sets"]
     assert "curves" in part.frames and "controls" not in part.frames and "edges" not in part.frames
     assert part.charts.heads().to_dict()["description"].startswith("Map of bank")  # without MLPs
     probe.write(part, folder / "part")
@@ -187,7 +187,7 @@ def test_the_record_of_a_word_does_not_depend_on_the_order_of_its_experiments(ti
         )
     probe.study(tiny, "bank", sentences=SENTENCES, out=folder, **QUICK)
     first, second = (
-        read_record(next((parent / WORDS).glob("*.word"))) for parent in (folder, second_folder)
+        read_record(next((parent / WORDS).glob("*.nc"))) for parent in (folder, second_folder)
     )
     assert_same(first.measured, second.measured)
 

@@ -12,7 +12,7 @@ import probe
 from probe import provenance
 from probe.model.model import Model
 from probe.studies.survey_word import SURVEY
-from probe.studies.words import job_of, word_file
+from probe.studies.words import job_of, record_name
 
 TINY = Path(probe.__file__).parent / "model" / "embedded" / "tiny-senses"
 SENTENCES = probe.lexicon.expand("bank").sentences
@@ -41,7 +41,7 @@ def edit_config(folder: Path, **changes: object) -> None:
 
 def kept_in(model: Model) -> str:
     """The name of the file with the record of a word in this model."""
-    return word_file(Path(), job_of(model, SURVEY), SENTENCES).name
+    return record_name(job_of(model, SURVEY), SENTENCES)
 
 
 CHANGES = {

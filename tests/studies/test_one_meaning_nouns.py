@@ -7,8 +7,8 @@ import pandas as pd
 import pytest
 from campaign.one_meaning_nouns import MOST, NO_HEADS, TABLE, in_its_place, summary, wrong
 
-from probe.inference.verdicts import passes_gate
 from probe.text.sentences import Sentence
+from probe.verdicts import passes_gate
 
 STORED = Path(__file__).parents[2] / "reports" / TABLE
 

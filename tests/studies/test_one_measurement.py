@@ -9,15 +9,15 @@ from measured import assert_same
 
 import probe
 from probe.experiments.store import read_record
-from probe.inference.across import numbers_of
 from probe.studies import study as of_study
 from probe.studies import survey as of_survey
-from probe.studies.survey_word import SURVEY, pairs_of_each
+from probe.studies.across import numbers_of
+from probe.studies.survey_word import SURVEY
 
 WORDS = ("bank", "bark")
 SENTENCES = [row for word in WORDS for row in probe.lexicon.expand(word).sentences[:96]]
 # The options of a survey, with the separation of heads, which the tests of a study need.
-OPTIONS = replace(SURVEY, permutations=99, experiments=frozenset(("heads", "nouns")))
+OPTIONS = replace(SURVEY, permutations=99, experiments=frozenset(("senses", "heads", "nouns")))
 
 
 @pytest.fixture(scope="module")
@@ -41,7 +41,7 @@ def both(tiny, tmp_path_factory):
                 out=folder,
             )
             survey = probe.survey(tiny, sentences=SENTENCES)
-            records = (map(read_record, folder.glob("words/*.word")), survey.records())
+            records = (map(read_record, folder.glob("words/*.nc")), survey.records())
             return [{record.word: record for record in group} for group in records]
     finally:
         torch.set_num_threads(threads)
@@ -50,23 +50,9 @@ def both(tiny, tmp_path_factory):
 @pytest.mark.parametrize("word", WORDS)
 def test_a_word_has_the_same_numbers_in_a_study_and_in_a_survey(both, word):
     of_study_record, of_survey_record = (records[word] for records in both)
-    assert len(of_study_record.pairs) == 1 and len(of_study_record.pairs[0].pairs) == OPTIONS.pairs
-    assert (
-        pairs_of_each(OPTIONS.pairs, {pair.senses: pair.split for pair in of_study_record.pairs})
-        == 8
-    )
-    assert (
-        len(of_study_record.of_pairs("nouns")[0].pair_of) == OPTIONS.pairs
-    )  # one noun for every pair
+    [senses] = of_study_record.senses
+    assert senses.sizes["sentence_pair"] == OPTIONS.pairs
+    [nouns] = of_study_record.of_pairs("nouns")
+    assert nouns.sizes["swap"] == OPTIONS.pairs  # one noun for every pair
     assert_same(numbers_of(of_study_record), numbers_of(of_survey_record))
     assert_same(of_study_record.measured, of_survey_record.measured)
-
-
-@pytest.mark.parametrize("word", WORDS)
-def test_the_records_of_two_senses_differ_only_in_the_untrained_model(both, word):
-    """Only a study measures an untrained model."""
-    study_pairs, survey_pairs = (
-        [replace(pair, gates=replace(pair.gates, untrained=0.5)) for pair in records[word].pairs]
-        for records in both
-    )
-    assert_same(study_pairs, survey_pairs)

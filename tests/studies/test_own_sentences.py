@@ -6,10 +6,11 @@ import re
 import pandas as pd
 import pytest
 from embedded import embedded
-from measured import studied
+from measured import studied, table_of
 
 import probe
 from probe.experiments.material import LATE, prepare
+from probe.experiments.observe import split_senses
 
 pytestmark = pytest.mark.real_model
 
@@ -106,18 +107,18 @@ def test_the_coordinate_is_along_an_axis_fitted_without_the_sentence_and_its_cue
     model = embedded()
     sentences = probe.read_sentences(folder / "note.csv").sentences
     material = prepare(model, sentences[0].word, sentences)
-    record = studied(model, material, nouns=()).record
-    [pair] = record.pairs
-    split = pair.split
-    tokens = [probe.tokenize(model, sentence.text) for sentence in record.sentences]
-    resid = probe.target_states(model, tokens, record.positions).resid[:, record.depth].double()
-    for position, coordinate in zip(split.tested, pair.coordinates, strict=True):
+    record = studied(model, material, nouns=())
+    [split] = split_senses(material, seed=0, causal=True).values()
+    resid = probe.target_states(model, material.tokens, material.targets).resid
+    resid = resid[:, record.depth].double()
+    coordinates = table_of(record, "predictions")["coordinate"]
+    for position, coordinate in zip(split.tested, coordinates, strict=True):
         [holdout] = [each for each in split.holdouts if position in each.test]
         rows = {True: [], False: []}
         for learned in holdout.train:
             rows[split.is_a[learned]].append(split.rows[learned])
-        sentence = record.sentences[split.rows[position]]
-        learned_cues = {record.sentences[row].cue_word for row in (*rows[True], *rows[False])}
+        sentence = material.sentences[split.rows[position]]
+        learned_cues = {material.sentences[row].cue_word for row in (*rows[True], *rows[False])}
         assert sentence.cue_word not in learned_cues
         mean_a, mean_b = (resid[rows[is_a]].mean(0) for is_a in (True, False))
         axis = mean_a - mean_b

@@ -9,12 +9,12 @@ import numpy as np
 import pandas as pd
 import pytest
 from embedded import embedded
-from measured import options_of, studied
+from measured import options_of, studied, table_of
 
 from probe.experiments import observe
+from probe.experiments.beside_nouns import TOO_FEW_NOUNS
 from probe.experiments.material import prepare
 from probe.experiments.observe import split_senses
-from probe.inference.nouns import TOO_FEW_NOUNS
 from probe.model import hooks, variants
 from probe.model.decomposition import write_coordinates
 from probe.model.load import read_weights, untrained
@@ -255,13 +255,10 @@ def test_the_dry_run_has_the_gates_of_the_study(model):
     experiments = ("heads", "nouns")
     [gates] = preview_gates(model, [bank], splits, options_of(experiments=experiments))
     of_study = studied(model, bank, experiments=experiments, random_model=random_model)
-    (pair,) = of_study.pairs
-    assert gates.senses == pair.record.senses and gates.word == "bank"
-    assert (gates.gap_p, gates.nuisance_p, gates.untrained_p) == (
-        pair.record.gates.gap,
-        pair.record.gates.nuisance,
-        pair.record.gates.untrained,
-    )
+    [row] = table_of(of_study, "words").to_dict("records")
+    assert gates.senses == (row["sense_a"], row["sense_b"]) and gates.word == "bank"
+    for name in ("gap_p", "nuisance_p", "untrained_p"):
+        assert getattr(gates, name) == row[name]
     for options in (
         options_of(experiments=experiments, nouns=()),
         options_of(experiments=("heads",)),
@@ -277,12 +274,13 @@ def test_the_dry_run_has_the_ambiguity_gate_of_the_study(model):
     splits = {"bank": split_senses(bank, seed=0, causal=True)}
     options = options_of(pairs=8, experiments=("heads", "nouns"))
     [gates] = preview_gates(model, [bank], splits, options)
-    (pair,) = studied(model, bank, pairs=8, experiments=("heads", "nouns")).pairs
-    assert gates.ambiguity_p == pair.nouns.gate.p and gates.not_compared == ""
+    of_study = studied(model, bank, pairs=8, experiments=("heads", "nouns"))
+    assert gates.ambiguity_p == table_of(of_study, "words")["ambiguity_p"].item()
+    assert gates.not_compared == ""
 
 
 def test_the_dry_run_says_what_is_likely_and_writes_nothing(run, tmp_path, monkeypatch):
-    monkeypatch.setattr("probe.experiments.measure.swaps.measure", pytest.fail)
+    monkeypatch.setattr("probe.experiments.heads.swap_every_head", pytest.fail)
     file = tmp_path / "rows.csv"
     pd.DataFrame(unmarked(paired=True)).to_csv(file, index=False)
     out = tmp_path / "out"
@@ -327,10 +325,10 @@ def test_the_word_and_the_token_after_it_are_read_in_one_run(model, monkeypatch)
     )
     assert sum(number for _, number in read) == 2 * len(rows)  # and once with random weights
     after = [position + 1 for position in bank.targets]
-    split = of_bank.pairs[0].record.split
+    [split] = split_senses(bank, seed=0, causal=True).values()
     z = target_states(model, bank.tokens, after).z[list(split.rows)]
     np.testing.assert_allclose(
-        of_bank.record.measured["controls"].auroc.sel(condition="later token")[0],
+        of_bank.measured["controls"].auroc.sel(condition="later token")[0],
         held_out_auroc(write_coordinates(z, read_weights(model)), split),
         atol=1e-6,
     )
@@ -350,7 +348,7 @@ def test_an_mlp_is_run_up_to_where_it_is_read(model, monkeypatch):
     monkeypatch.setattr(heads, "run_at_word", counting)
     bank = prepare(model, "bank", expand("bank").sentences[:192])
     of_bank = studied(model, bank, pairs=8, experiments=("heads", "nouns", "noun_mlps"))
-    at = of_bank.pairs[0].record.reading.at
+    at = of_bank.senses[0].read_depth.values.tolist()
     assert len(set(at)) == 2  # some before the read-out layer, some after it
     assert {(depth, tuple(swapped_layers)) for depth, swapped_layers in run} == {
         (depth, tuple(read_at == depth for read_at in at[:depth])) for depth in set(at)

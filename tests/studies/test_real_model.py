@@ -10,6 +10,7 @@ import gguf
 import numpy as np
 import pytest
 import torch
+import xarray as xr
 from measured import options_of
 from packaged import need_smollm2
 from plain_survey import plain_word
@@ -17,17 +18,17 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 import probe
 from probe.experiments import nouns, swaps
+from probe.experiments.beside_nouns import compare_with_nouns
 from probe.experiments.candidates import candidates
+from probe.experiments.heads import swap_every_head
 from probe.experiments.material import prepare
 from probe.experiments.observe import observe
 from probe.experiments.prepare import prepare_pairs
-from probe.inference.across import numbers_of
-from probe.inference.nouns import NounEvidence, ambiguity_gate, compare_with_nouns
 from probe.model.check import certify
 from probe.model.find import find_packaged
 from probe.model.load import read_weights
 from probe.pages.walk_sentences import facts
-from probe.results import frames as tables
+from probe.studies.across import numbers_of
 from probe.studies.study import STUDY_DEFAULTS
 from probe.studies.survey_word import SURVEY, measure_word
 from probe.text import lexicon
@@ -84,16 +85,16 @@ def bank(smollm2):
 @pytest.mark.campaign
 def test_a_top_head_of_the_report_is_a_top_head_on_a_few_pairs(smollm2, bank):
     observation, pair = bank
-    swapped = swaps.measure(
+    swapped = swap_every_head(
         read_weights(smollm2),
         observation.texts,
         observation.states,
         pair.sense.axes,
         pair.pairs,
         gap=pair.gap,
-        reading=pair.reading,
+        readout=pair.readout,
     )
-    net = swapped.effects.word.net_by_pair.mean(0)
+    net = swaps.net_by_pair(swapped["word"]).mean(0)
     assert {divmod(int(index), net.shape[1]) for index in (-net).ravel().argsort()[:4]} & set(
         LEADING
     )
@@ -172,26 +173,25 @@ def test_the_squared_gaps_of_bank_and_of_three_nouns_equal_plain_hugging_face_co
     plan = replace(STUDY_DEFAULTS.noun_plan, per_pair=0)  # no noun is swapped
     word = word_in_place(observation, pair, ())
     compared, _ = nouns.put_in_place(read_weights(smollm2), word, among, plan, seed=0)
-    assert set(compared.nouns) == set(NOUNS)
-    [gate] = ambiguity_gate([compared], observation.depth)
-    of_pair = SimpleNamespace(
-        record=SimpleNamespace(senses=pair.sense.senses),
-        nouns=NounEvidence(compared, gate, None, None, None),
-    )
-    evidence = SimpleNamespace(record=SimpleNamespace(word="bank"), pairs=[of_pair])
-    frame = rounded(tables.controls([evidence])).set_index(["noun", "depth"])
+    names = compared.noun.values.tolist()
+    assert set(names) == set(NOUNS)
+    keys = dict(zip(("sense_a", "sense_b"), pair.sense.senses, strict=True))
+    senses = xr.Dataset(coords=keys)
+    compared = compared.assign(compared=("compared_noun", range(len(names))))
+    record = SimpleNamespace(word="bank", senses=[senses], of_pairs=lambda _: [compared])
+    frame = rounded(nouns.of_nouns(record, {})).set_index(["noun", "depth"])
 
     model, tokenizer = transformers_model
     bos = material.tokens[0].ids[: int(material.tokens[0].bos)]
     used = set(nouns._rows_to_run(word, among, plan, seed=0))
     part_of = {}
-    for number, noun in enumerate(compared.nouns):
+    for number, noun in enumerate(names):
         positions = [
             position
             for position, row in enumerate(split.rows)
             if row in used and among.article[row] in ("", lexicon.article_of(noun))
         ]
-        assert len(positions) == compared.sentences[number]
+        assert len(positions) == compared.sentences[number].item()
         part_of[noun] = restrict(split, positions)
 
     def texts_with(text, part):
@@ -234,9 +234,9 @@ def word_in_place(observation, pair, heads):
         axes=pair.sense.axes,
         pairs=pair.pairs,
         heads=heads,
-        at=pair.reading.at,
-        direct=pair.reading.direct,
-        until=pair.reading.at,
+        at=pair.readout.at,
+        direct=pair.readout.direct,
+        until=pair.readout.at,
     )
 
 
@@ -340,10 +340,10 @@ def test_how_much_more_heads_move_bank_than_nouns_equals_plain_hugging_face_code
     plan = replace(STUDY_DEFAULTS.noun_plan, mlps_per_pair=0)
     word = word_in_place(observation, pair, tuple(LEADING))
     record, runs = nouns.put_in_place(weights, word, among, plan, seed=0)
-    assert len(record.nouns) >= 19
+    assert record.sizes["noun"] >= 19
     model, _ = transformers_model
     used = set(nouns._rows_to_run(word, among, plan, seed=0))
-    depths = [pair.reading.at[layer] for layer, _ in LEADING]
+    depths = [pair.readout.at[layer] for layer, _ in LEADING]
     split = pair.sense.split
 
     def rows_of(number):
@@ -391,25 +391,26 @@ def test_how_much_more_heads_move_bank_than_nouns_equals_plain_hugging_face_code
     # `swap head measure -> measure head`
     expected = np.array(more).reshape(-1, len(LEADING), 3).mean(0).T / gap
 
-    swapped = swaps.measure(
+    swapped = swap_every_head(
         weights,
         observation.texts,
         observation.states,
         pair.sense.axes,
         pair.pairs,
         gap=pair.gap,
-        reading=pair.reading,
+        readout=pair.readout,
     )
     layers, heads = np.array(LEADING).T
     raw_gap = swaps.gaps(pair.sense.axes.in_units(), observation.stages.vectors, pair.pairs)
     compared = compare_with_nouns(
-        SimpleNamespace(raw_gap=raw_gap, pairs=pair.pairs),
+        pair.pairs,
+        raw_gap,
         record,
-        word=swapped.moved[:, layers, heads][record.pair_of],
-        noun=record.net,
+        word=swapped["moved"][:, layers, heads][record.pair_of.values],
+        noun=record.moved.values,
         at=np.array(depths),
-        pair_of=record.pair_of,
-        noun_of=record.noun_of,
+        pair_of=record.pair_of.values,
+        noun_of=record.noun_of.values,
         permutations=99,
     )
     assert np.abs(expected[0]).min() > 0.02

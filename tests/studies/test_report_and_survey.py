@@ -6,7 +6,7 @@ import pytest
 
 import probe
 from probe.errors import InputError
-from probe.pages.sections import Page, sections_of
+from probe.pages.sections import sections_of
 from probe.stats.limits import FEWEST_WORDS
 from probe.studies import study as of_study
 from probe.studies import survey as of_survey
@@ -58,13 +58,12 @@ def survey_with_pages(model, rows, folder):
     return probe.survey(model, sentences=sentences, controls=(), pages=True, out=folder)
 
 
-def section_ids(frames, findings):
-    page = Page(findings, frames, frames.keys(), {})
-    return {section.id for section in sections_of(page)}
+def section_ids(frames):
+    return {section.id for section in sections_of(frames)}
 
 
 def test_a_report_on_enough_words_says_what_holds_in_general(report):
-    assert "general" in section_ids(report.frames, report.findings)
+    assert "general" in section_ids(report.frames)
     assert list(report.survey_words["word"]) == list(WORDS)
 
 
@@ -72,7 +71,7 @@ def test_a_report_on_one_word_fewer_says_nothing_in_general(tiny, report, folder
     records = survey_with_pages(tiny, ROWS.values(), folder).records()
     fewer = [record for record in records if record.word != WORDS[-1]]
     frames = conclude(fewer, report.certificate, {}, seed=0)
-    assert "general" not in section_ids(frames, report.findings)
+    assert "general" not in section_ids(frames)
     assert not any(name.startswith("survey_") for name in frames)
 
 

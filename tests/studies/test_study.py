@@ -12,12 +12,12 @@ from embedded import embedded
 from example_study import make_study
 
 import probe
+from probe.claims import names_of
 from probe.errors import InputError
+from probe.experiments import heads
 from probe.experiments.material import choose_words, spelled
 from probe.model import load
-from probe.results import frames
 from probe.results.columns import COLUMNS
-from probe.results.findings import names_of
 from probe.studies import words as word_records
 from probe.text.sentences import Corpus
 
@@ -70,18 +70,18 @@ def quick(seed, *experiments):
 
 def test_the_heads_that_the_page_names_are_examined_in_detail(monkeypatch):
     """The third head is a resolver with a smaller effect than the other two."""
-    all_heads = frames.word_heads
+    table = heads.TABLES["word_heads"]
 
-    def with_verdicts(evidence, heads):
-        rows = all_heads(evidence, heads).assign(verdict="none")
+    def with_verdicts(record, data):
+        rows = table.rows(record, data).assign(verdict="none")
         for (layer, head), verdict in (((0, 0), "mover"), ((3, 2), "mover"), ((3, 0), "resolver")):
             rows.loc[(rows["layer"] == layer) & (rows["head"] == head), "verdict"] = verdict
         return rows
 
-    monkeypatch.setattr(frames, "word_heads", with_verdicts)
+    monkeypatch.setitem(heads.TABLES, "word_heads", table._replace(rows=with_verdicts))
     monkeypatch.setattr(word_records, "LEADERS", 1)
     study = quick.__wrapped__(0, "readings")
-    assert names_of(study.readings) == ("L0H0", "L3H0")
+    assert names_of(study.readings) == ["L0H0", "L3H0"]
 
 
 @pytest.fixture(scope="module")

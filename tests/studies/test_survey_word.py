@@ -31,9 +31,10 @@ from probe.errors import InputError
 from probe.experiments.carried_sets import CARRIED_RANDOM, CARRIED_SIZES
 from probe.experiments.material import LATE, REPEATED
 from probe.experiments.measure import count_left_out, not_swapped
+from probe.experiments.nouns import heads_in
 from probe.experiments.store import read_record, write_record
-from probe.inference.across import numbers_of
 from probe.studies import survey_word
+from probe.studies.across import numbers_of
 from probe.studies.survey_word import (
     ALONE,
     MOST_PAIRS,
@@ -84,7 +85,9 @@ def test_a_word_with_two_sentences_per_sense_equals_plain_code(built):
         np.testing.assert_allclose(numbers.net[0, layer, head], mean, atol=1e-5 * scale)
     assert np.abs(numbers.net[0, 0, 1]).max() > 0.5 * scale  # the planted head moves the word
     assert (numbers.net[:, 1, :, :2] == 0).all()
-    assert len(record.pairs[0].pairs) == 2 and len(record.sentences) == 4
+    [senses] = record.senses
+    assert senses.sizes["sentence_pair"] == 2
+    assert record.measured["senses"]["sentences"].sizes["row"] == 4
     assert depths == layers + 1 and set(numbers.separation[1:]) == {1.0}
 
 
@@ -93,20 +96,23 @@ def test_nouns_that_replace_the_word_equal_plain_code(built):
     record = measure_word(model, FOUR)
     [nouns] = record.of_pairs("nouns")
     # Each of the two pairs is assigned one of the three nouns.
-    assert len(nouns.nouns) == 3 and set(nouns.nouns) <= set(NOUNS)
-    assert len(set(nouns.noun_of)) == len(nouns.pair_of) == 2 and not count_left_out(record)
+    names_of = nouns.noun.values.tolist()
+    assert len(names_of) == 3 and set(names_of) <= set(NOUNS)
+    assert len(set(nouns.noun_of.values)) == nouns.sizes["swap"] == 2
+    assert not count_left_out(record)
     head = (0, 1)
     names = list(dict.fromkeys(row.pair for row in FOUR))
     shifts = []
-    for swap, (number, noun) in enumerate(zip(nouns.pair_of, nouns.noun_of, strict=True)):
-        with_noun = pairs_of(model, FOUR, nouns.nouns[noun])
+    both = zip(nouns.pair_of.values, nouns.noun_of.values, strict=True)
+    for swap, (number, noun) in enumerate(both):
+        with_noun = pairs_of(model, FOUR, names_of[noun])
         gap, net, _ = plain_word(plain, with_noun, model.config.d_head, [head])
-        pair = names.index(record.sentences[record.pairs[0].pairs.a[number]].pair)
+        pair = names.index(FOUR[record.senses[0].a.values[number]].pair)
         # Along the axis of the noun itself in the other pair.
         np.testing.assert_allclose(nouns.pair_gap[swap], gap[pair], atol=1e-5)
         shifts.append(net[head][pair])
-        in_swap = nouns.net[swap, nouns.heads.index(head), 0]
-        assert in_swap == pytest.approx(shifts[-1][-1], abs=1e-5)
+        in_swap = nouns.moved[swap, heads_in(nouns).index(head), 0]
+        assert in_swap.item() == pytest.approx(shifts[-1][-1], abs=1e-5)
     of_nouns = numbers_of(record).noun_net[0, *head]
     np.testing.assert_allclose(of_nouns, np.mean(shifts, axis=0), atol=1e-5)
 
@@ -119,10 +125,11 @@ def test_the_resolver_moves_the_gap_and_no_other_head_does():
         share = numbers.net[0, ..., -1] / numbers.gap[-1]
         assert share[resolver_head] == pytest.approx(1, abs=0.05)
         share[resolver_head] = 0
-        [pair] = record.pairs
-        assert np.abs(share).max() < 0.05 and len(pair.pairs) == MOST_PAIRS
+        [senses] = record.senses
+        assert np.abs(share).max() < 0.05 and senses.sizes["sentence_pair"] == MOST_PAIRS
         assert count_left_out(record) == BEYOND_THE_LIMIT
-        assert pair.split.design == "5 folds by cue word and frame"
+        design = record.measured["senses"]["words"].split_design.item()
+        assert design == "5 folds by cue word and frame"
 
 
 @pytest.mark.campaign
@@ -155,7 +162,7 @@ def test_unusable_sentences_are_counted_with_their_reason():
 
     def reason_of(sentences):
         record = measure_word(model, sentences)
-        assert record.pairs == () and not record.measured
+        assert not record.measured
         return record.reason, count_left_out(record)
 
     late = make_sentences(frames=1, distances=(1,), cues=2, cue_after=True)
@@ -179,7 +186,8 @@ def test_many_sentences_are_sampled_by_hash_with_both_members_of_a_pair(monkeypa
     assert sample == survey_word._sample(sample) and set(sample) < set(MANY)
     assert set(survey_word._sample(MANY[::-1])) == set(sample)
     record = measure_word(model, MANY, WITHOUT_NOUNS)
-    assert len(record.sentences) == 20 and count_left_out(record)[SAMPLED] == len(MANY) - 20
+    assert record.measured["senses"]["sentences"].sizes["row"] == 20
+    assert count_left_out(record)[SAMPLED] == len(MANY) - 20
 
 
 def test_the_pairs_of_three_senses_are_pooled():
@@ -191,8 +199,8 @@ def test_the_pairs_of_three_senses_are_pooled():
         if row.sense == SENSES[0]
     ]
     record = measure_word(model, [*MANY, *third], WITHOUT_NOUNS)
-    assert [len(pair.pairs) for pair in record.pairs] == [MOST_PAIRS // 3] * 3
-    gaps = np.concatenate([pair.raw_gap[:, : record.layers + 1] for pair in record.pairs])
+    assert [each.sizes["sentence_pair"] for each in record.senses] == [MOST_PAIRS // 3] * 3
+    gaps = np.concatenate([each.raw_gaps[:, : record.layers + 1] for each in record.senses])
     np.testing.assert_allclose(numbers_of(record).gap, gaps.mean(0), atol=1e-12)
 
 
@@ -212,8 +220,8 @@ def test_columns_of_the_file_that_are_the_same_for_the_word_are_kept():
 
 def test_a_truncated_record_is_refused(tmp_path):
     record = measure_word(resolver_model(4)[0], FOUR)
-    first = write_record(tmp_path / "000001.word", record)
-    second = write_record(tmp_path / "000000.word", replace(record, word="other"))
+    first = write_record(tmp_path / "000001.nc", record)
+    second = write_record(tmp_path / "000000.nc", replace(record, word="other"))
     assert write_record(tmp_path / "again", record).read_bytes() == first.read_bytes()
     read = [read_record(second), read_record(first)]
     assert [each.word for each in read] == ["other", WORD]
@@ -229,7 +237,7 @@ def test_a_truncated_record_is_refused(tmp_path):
 def test_a_changed_bit_is_noticed_or_changes_nothing(tmp_path):
     """A difference could be a date, which zip files contain and records do not."""
     record = measure_word(resolver_model(4)[0], FOUR)
-    file = write_record(tmp_path / "000000.word", record)
+    file = write_record(tmp_path / "000000.nc", record)
     content = file.read_bytes()
     noticed = 0
     offsets = range(0, len(content), 101)
@@ -252,13 +260,14 @@ def test_the_set_of_the_planted_head_has_the_effect_of_all_heads():
     other_heads = [(layer, head) for layer in range(layers) for head in range(heads)]
     other_heads.remove(planted_head)
     sets = measure_sets(model, MANY, [planted_head, *other_heads], depth=layers)
-    assert sets.sizes == CARRIED_SIZES and sets.random.shape == (4, CARRIED_RANDOM)
-    np.testing.assert_allclose(sets.left_out / sets.whole, 1, atol=0.05)
-    np.testing.assert_allclose(sets.word_order / sets.whole, 1, atol=0.05)
+    assert sets["size"].values.tolist() == [*CARRIED_SIZES]
+    assert sets.random.shape == (4, CARRIED_RANDOM)
+    np.testing.assert_allclose(sets.others / sets.whole, 1, atol=0.05)
+    np.testing.assert_allclose(sets.own / sets.whole, 1, atol=0.05)
     assert (sets.random[0] / sets.whole < 0.05).all()  # another head of the same layer
     last = measure_sets(model, FOUR, [*other_heads, planted_head], depth=layers)
-    np.testing.assert_allclose(last.left_out / last.whole, 0, atol=0.1)
-    np.testing.assert_allclose(last.word_order / last.whole, 1, atol=0.1)
+    np.testing.assert_allclose(last.others / last.whole, 0, atol=0.1)
+    np.testing.assert_allclose(last.own / last.whole, 1, atol=0.1)
 
 
 # --- heads for some of the words ------------------------------------------------------------------

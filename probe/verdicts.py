@@ -181,7 +181,7 @@ def rank_among_nouns(p: float, nouns: float) -> float:
     NaN if the word was not compared.
 
     Example:
-        >>> from probe.inference.verdicts import rank_among_nouns
+        >>> from probe.verdicts import rank_among_nouns
         >>> rank_among_nouns(3 / 72, nouns=71)
         3.0
     """

@@ -32,21 +32,23 @@ an extrapolation over several nats would be noise.
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.stats import spearmanr
 
 from probe.experiments.design import Pairs, crossed_factors, interval_over_senses, share_units
-from probe.experiments.noun_mlps import NounMlpRecord
-from probe.experiments.nouns import MEASURES, NounRecord
-from probe.experiments.record import SensePair, WordRecord
-from probe.inference.verdicts import COMPARED, WRITES
 from probe.stats import resampling
 from probe.stats.limits import FEWEST_COMPARED, FEWEST_NOUNS, FEWEST_SENTENCES, LEVEL
 from probe.stats.resampling import Array
+from probe.verdicts import COMPARED, WRITES
 
+if TYPE_CHECKING:
+    import xarray as xr
+
+# How far a noun moves: along its own axis, along the word's axis, and the length of the change.
+MEASURES = ("own_axis", "word_axis", "length")
 # Of the variance between nouns: the least that their surprisal has to explain.
 EXPLAINED = 0.5
 # b, per nat: how fast the movement of nouns may fall with their surprisal.
@@ -103,55 +105,28 @@ class PartComparison:
         )
 
 
-@dataclass(frozen=True, eq=False)
-class NounEvidence:
-    """The comparison of two senses of a word with unambiguous nouns.
+def ambiguity_gates(
+    results: "Sequence[xr.Dataset | None]", depth: int
+) -> list[dict[str, Any] | None]:
+    """The ambiguity gate of a word, for each of its pairs of senses: the columns of the table
+    `words` about it, and the numbers of the compared nouns (`compared`). None for a pair of senses
+    in which no nouns took the word's place.
 
-    A comparison is None if fewer than FEWEST_COMPARED nouns fit. p of a comparison is corrected
-    over the word's pairs of senses (Holm).
-    """
-
-    record: NounRecord  # the measurements
-    gate: "AmbiguityGate"
-    heads: PartComparison | None
-    mlps: PartComparison | None
-    head_writes: PartComparison | None  # of the heads' own writes, directly after their layer
-
-    def general_share(self, depth: int) -> float:
-        """The mean share of the nouns at a depth. NaN without nouns."""
-        shares = self.record.shares[list(self.gate.noun_numbers), depth]
-        return float(shares.mean()) if len(shares) else float("nan")
-
-
-@dataclass(frozen=True)
-class AmbiguityGate:
-    """The ambiguity gate of a word, for two of its senses."""
-
-    p: float  # the same for all pairs of senses; NaN if there is a `reason`
-    reason: str  # why the gate cannot be computed, "" if it can
-    # Row numbers of the compared nouns. The nouns are the same for all pairs of senses.
-    noun_numbers: tuple[int, ...]
-    near: int  # how many of the nouns are about as expected as the word
-    p_near: float  # of the gate among these nouns; NaN if they are too few
-
-
-def ambiguity_gate(records: Sequence[NounRecord | None], depth: int) -> list[AmbiguityGate | None]:
-    """The ambiguity gate of a word, for each of its pairs of senses.
-
-    records: the measurements of each pair of senses
+    results: what is measured of nouns in each pair of senses
     depth: the read-out layer
 
-    None for a pair of senses in which no nouns took the word's place.
+    The nouns and p are the same for all pairs of senses; p is NaN if there is a reason why the gate
+    cannot be computed.
     """
-    usable = [record for record in records if record is not None and not _why_no_gate(record)]
+    usable = [each for each in results if each is not None and not _why_no_gate(each)]
     common = [
         noun
-        for noun in (usable[0].nouns if usable else ())
-        if all(noun in record.nouns for record in usable)
+        for noun in (_names(usable[0]) if usable else ())
+        if all(noun in _names(each) for each in usable)
     ]
     p = p_near = float("nan")
     too_few = ""
-    near = [noun for noun in common if all(_is_near(record, noun) for record in usable)]
+    near = [noun for noun in common if all(_is_near(each, noun) for each in usable)]
     if usable and len(common) < FEWEST_NOUNS:
         too_few = (
             f"{TOO_FEW_NOUNS}: {len(common)} for all its senses, and {FEWEST_NOUNS} are needed"
@@ -160,83 +135,66 @@ def ambiguity_gate(records: Sequence[NounRecord | None], depth: int) -> list[Amb
         p = _gate_p(usable, common, depth)
         if len(near) >= FEWEST_NOUNS:
             p_near = _gate_p(usable, near, depth)
-    gates: list[AmbiguityGate | None] = []
-    for record in records:
-        if record is None:
+    gates: list[dict[str, Any] | None] = []
+    for each in results:
+        if each is None:
             gates.append(None)
             continue
-        reason = _why_no_gate(record) or too_few
-        names = record.nouns if reason else common
-        noun_numbers = tuple(record.nouns.index(noun) for noun in names)
+        reason = _why_no_gate(each) or too_few
+        numbers = [_names(each).index(noun) for noun in (_names(each) if reason else common)]
+        shares = shares_of(each)[numbers, depth]
         gates.append(
-            AmbiguityGate(
-                p=float("nan") if reason else p,
-                reason=reason,
-                noun_numbers=noun_numbers,
-                near=len(near),
-                p_near=float("nan") if reason else p_near,
-            )
+            {
+                "compared": np.array(numbers, dtype=np.intp),
+                "general_share": float(shares.mean()) if len(shares) else float("nan"),
+                "largest_share": float(shares.max()) if len(shares) else float("nan"),
+                "ambiguity_p": float("nan") if reason else p,
+                "nouns_compared": len(numbers),
+                "surprisal": _mean(each.word_surprisal.values),
+                "surprisal_nouns": _mean(each.noun_surprisal.values[numbers]),
+                "nouns_near": len(near),
+                "ambiguity_p_near": float("nan") if reason else p_near,
+                "sentences_not_compared": each.sentences_left_out.item(),
+                "not_compared": reason,
+            }
         )
     return gates
 
 
-def _is_near(record: NounRecord, noun: str) -> bool:
+def _names(result: "xr.Dataset") -> list[str]:
+    """The nouns in the word's place."""
+    names: list[str] = result.noun.values.tolist()
+    return names
+
+
+def shares_of(result: "xr.Dataset") -> Array:
+    """g²(noun) / g²(word) in the same sentences; NaN where the word has no gap. `noun depth`"""
+    of_word = result.word_squared_gap.values
+    missing = np.full_like(of_word, np.nan)
+    return np.divide(result.squared_gap.values, of_word, out=missing, where=of_word > 0)
+
+
+def _mean(numbers: Array) -> float:
+    """The mean of the finite numbers. NaN if there are none."""
+    return float(np.nanmean(numbers)) if np.isfinite(numbers).any() else float("nan")
+
+
+def _is_near(result: "xr.Dataset", noun: str) -> bool:
     """Whether a noun is about as expected as the word in the same sentences."""
-    number = record.nouns.index(noun)
-    return bool(abs(record.surprisal[number] - record.word_surprisal[number]) <= NEAR)
+    of_both = result.sel(noun=noun)
+    return bool(abs(of_both.noun_surprisal - of_both.word_surprisal) <= NEAR)
 
 
-def noun_evidence(word: WordRecord) -> list[NounEvidence | None]:
-    """The comparison with nouns, for each of a word's pairs of senses.
-
-    None for a pair of senses without a gap, or in which no nouns took the word's place.
-    """
-    records = [
-        None if pair.swaps is None else record
-        for pair, record in zip(word.pairs, word.of_pairs("nouns"), strict=True)
-    ]
-    gates = ambiguity_gate(records, word.depth)
-    evidence: list[NounEvidence | None] = []
-    columns = zip(
-        word.pairs,
-        records,
-        gates,
-        word.of_pairs("noun_mlps"),
-        word.of_pairs("heads"),
-        strict=True,
-    )
-    for pair, record, gate, mlp_record, separation in columns:
-        if record is None or gate is None:
-            evidence.append(None)
-            continue
-        evidence.append(
-            NounEvidence(
-                record=record,
-                gate=gate,
-                heads=_compare_heads(pair, record, separation.permutations),
-                mlps=_compare_mlps(pair, record, mlp_record, separation.permutations),
-                head_writes=_compare_writes(pair, record, separation.permutations),
-            )
-        )
-    return _corrected_over_pairs(evidence)
-
-
-def _corrected_over_pairs(evidence: Sequence[NounEvidence | None]) -> list[NounEvidence | None]:
-    """The evidence with p of every comparison corrected over the pairs of senses (Holm)."""
-    corrected = list(evidence)
-    for name in ("heads", "mlps", "head_writes"):
-        compared = [
-            (number, getattr(each, name))
-            for number, each in enumerate(corrected)
-            if each is not None and getattr(each, name) is not None
-        ]
-        if len(compared) < 2:
-            continue
-        adjusted = holm(np.stack([part.p for _, part in compared]))
-        for (number, part), p in zip(compared, adjusted, strict=True):
-            each = corrected[number]
-            assert each is not None
-            corrected[number] = replace(each, **{name: replace(part, p=p)})
+def corrected_over_pairs(
+    compared: "Sequence[PartComparison | None]",
+) -> "list[PartComparison | None]":
+    """The comparisons of some parts in each pair of senses, with p corrected over these (Holm)."""
+    corrected = list(compared)
+    measured = [(number, each) for number, each in enumerate(compared) if each is not None]
+    if len(measured) > 1:
+        adjusted = holm(np.stack([each.p for _, each in measured]))
+        for (number, each), p in zip(measured, adjusted, strict=True):
+            corrected[number] = replace(each, p=p)
     return corrected
 
 
@@ -247,7 +205,7 @@ def holm(p: Array) -> Array:
 
     Example:
         >>> import numpy as np
-        >>> from probe.inference.nouns import holm
+        >>> from probe.experiments.beside_nouns import holm
         >>> holm(np.array([0.03, 0.01, 0.5])).tolist()
         [0.06, 0.03, 0.5]
     """
@@ -259,19 +217,20 @@ def holm(p: Array) -> Array:
     return adjusted
 
 
-def _why_no_gate(record: NounRecord) -> str:
+def _why_no_gate(result: "xr.Dataset") -> str:
     """Why the ambiguity gate cannot be computed. "" if it can."""
-    if record.comparable < FEWEST_SENTENCES:
+    comparable = result.comparable.item()
+    if comparable < FEWEST_SENTENCES:
         return (
-            f"it is a noun in its dictionary form in {record.comparable} of the paired sentences, "
+            f"it is a noun in its dictionary form in {comparable} of the paired sentences, "
             f"and {FEWEST_SENTENCES} are needed"
         )
-    if len(record.nouns) < FEWEST_NOUNS:
-        return f"{TOO_FEW_NOUNS}: {len(record.nouns)}, and {FEWEST_NOUNS} are needed"
+    if result.sizes["noun"] < FEWEST_NOUNS:
+        return f"{TOO_FEW_NOUNS}: {result.sizes['noun']}, and {FEWEST_NOUNS} are needed"
     return ""
 
 
-def _gate_p(records: Sequence[NounRecord], nouns: Sequence[str], depth: int) -> float:
+def _gate_p(results: "Sequence[xr.Dataset]", nouns: Sequence[str], depth: int) -> float:
     """p of the ambiguity gate.
 
     p = (1 + nouns whose g² is at least the word's) / (1 + nouns)
@@ -280,97 +239,33 @@ def _gate_p(records: Sequence[NounRecord], nouns: Sequence[str], depth: int) -> 
     """
     of_noun = np.zeros(len(nouns))
     of_word = np.zeros(len(nouns))
-    for record in records:
-        rows = [record.nouns.index(noun) for noun in nouns]
-        of_noun += record.squared_gap[rows, depth]
-        of_word += record.word_squared_gap[rows, depth]
+    for each in results:
+        rows = [_names(each).index(noun) for noun in nouns]
+        of_noun += each.squared_gap.values[rows, depth]
+        of_word += each.word_squared_gap.values[rows, depth]
     return float((1 + np.sum(of_noun >= of_word)) / (1 + len(nouns)))
 
 
 # --- effects of heads and MLPs --------------------------------------------------------------------
 
 
-def has_gap(pair: SensePair, record: NounRecord, at: NDArray[np.intp]) -> NDArray[np.bool_]:
+def has_gap(raw_gap: Array, noun_gap: Array, at: NDArray[np.intp]) -> NDArray[np.bool_]:
     """Whether each noun has a gap at all of these depths. `noun`
 
+    raw_gap: of the word, in each pair of sentences. `sentence_pair stage`
+    noun_gap: of each noun. `noun depth`
     at: depths, which may repeat
     """
     depths = np.unique(at)
-    smallest_gap = SMALLEST_GAP * pair.raw_gap.mean(0)[depths]
-    with_gap: NDArray[np.bool_] = (record.gap[:, depths] >= smallest_gap).all(1)
+    smallest_gap = SMALLEST_GAP * raw_gap.mean(0)[depths]
+    with_gap: NDArray[np.bool_] = (noun_gap[:, depths] >= smallest_gap).all(1)
     return with_gap
 
 
-def _compare_heads(pair: SensePair, record: NounRecord, permutations: int) -> PartComparison | None:
-    """The comparison of how far the swap of each head moves the word and the nouns."""
-    if pair.moved is None or not record.heads:
-        return None
-    layers, heads = np.array(record.heads).T
-    of_word = pair.moved[:, layers, heads]
-    return _of_heads(pair, record, of_word, record.net, pair.reading.at, permutations)
-
-
-def _compare_writes(
-    pair: SensePair, record: NounRecord, permutations: int
-) -> PartComparison | None:
-    """The comparison of how far the write of each head alone moves the word and the nouns."""
-    direct = pair.reading.direct
-    return _of_heads(pair, record, record.word_write, record.write, direct, permutations)
-
-
-def _of_heads(
-    pair: SensePair,
-    record: NounRecord,
-    word: Array,
-    noun: Array,
-    depths: Sequence[int],
-    permutations: int,
-) -> PartComparison | None:
-    """The comparison of the compared heads, as arrays of all heads.
-
-    word: `pair head measure`
-    noun: `swap head measure`
-    depths: at which the heads of each layer are read
-    """
-    if pair.moved is None or pair.effects is None or not record.heads:
-        return None
-    layers, heads = np.array(record.heads).T
-    compared = compare_with_nouns(
-        pair,
-        record,
-        word=word[record.pair_of],
-        noun=noun,
-        at=np.asarray(depths, dtype=np.intp)[layers],
-        pair_of=record.pair_of,
-        noun_of=record.noun_of,
-        permutations=permutations,
-    )
-    if compared is None:
-        return None
-    return compared.scattered((layers, heads), pair.moved.shape[1:3])
-
-
-def _compare_mlps(
-    pair: SensePair, record: NounRecord, mlp_record: NounMlpRecord | None, permutations: int
-) -> PartComparison | None:
-    """The comparison of how far the swap of each MLP moves the word and the nouns."""
-    if mlp_record is None:
-        return None
-    return compare_with_nouns(
-        pair,
-        record,
-        word=mlp_record.word[mlp_record.pair_of],
-        noun=mlp_record.nouns,
-        at=np.asarray(pair.reading.at),
-        pair_of=mlp_record.pair_of,
-        noun_of=mlp_record.noun_of,
-        permutations=permutations,
-    )
-
-
 def compare_with_nouns(
-    pair: SensePair,
-    record: NounRecord,
+    pairs: Pairs,
+    raw_gap: Array,
+    nouns: "xr.Dataset",
     *,
     word: Array,
     noun: Array,
@@ -383,6 +278,9 @@ def compare_with_nouns(
 
     A part is a head, an MLP or an edge. Everything is in units of the residual stream.
 
+    pairs: the pairs of sentences of two senses
+    raw_gap: the gap of each. `sentence_pair stage`
+    nouns: what is measured of nouns in their place
     word: along the word's axis, and as a length. `swap part 2`
     noun: in the MEASURES of nouns. `swap part 3`
     at: the depth at which each part is read. `part`
@@ -392,18 +290,18 @@ def compare_with_nouns(
     Either array may have the first measure alone. None if fewer than FEWEST_COMPARED nouns were
     swapped, or if all swaps belong to one pair of cue words.
     """
-    pairs = pair.pairs.take(pair_of.tolist())
+    pairs = pairs.take(pair_of.tolist())
     if len(set(noun_of.tolist())) < FEWEST_COMPARED or len(set(pairs.units)) < 2:
         return None
-    gap = pair.raw_gap.mean(0)[at][:, None]  # part 1
+    gap = raw_gap.mean(0)[at][:, None]  # part 1
     if noun.shape[-1] == len(MEASURES):
         word = word[..., [0, 0, 1]]  # the word's own axis is the word's axis
-    with_gap = has_gap(pair, record, at)[noun_of]
+    with_gap = has_gap(raw_gap, nouns.noun_gap.values, at)[noun_of]
     share = np.full(len(at), np.nan)
     if len(set(noun_of[with_gap].tolist())) >= FEWEST_COMPARED:
-        own_gap = record.gap[noun_of[with_gap]][:, at]
+        own_gap = nouns.noun_gap.values[noun_of[with_gap]][:, at]
         share = (noun[with_gap][..., 0] / own_gap).mean(0)
-    surprisal = (record.surprisal - record.word_surprisal)[noun_of]
+    surprisal = (nouns.noun_surprisal.values - nouns.word_surprisal.values)[noun_of]
     of_word = word / gap
     of_noun = noun / gap
     expected = expected_movement(of_noun[..., 0], noun_of, surprisal)
@@ -411,7 +309,7 @@ def compare_with_nouns(
         of_word,
         of_noun,
         pairs,
-        [record.nouns[number] for number in noun_of],
+        [_names(nouns)[number] for number in noun_of],
         at_surprisal=of_word[..., 0].mean(0) - expected,
         share=share,
         permutations=permutations,

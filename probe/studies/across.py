@@ -23,19 +23,17 @@ over a gap that does not exist is noise divided by noise.
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
 from probe.errors import InputError
-from probe.experiments.carried_sets import CarriedSets
-from probe.experiments.design import readings
+from probe.experiments.beside_nouns import MEASURES
+from probe.experiments.design import readout
 from probe.experiments.measure import count_left_out
-from probe.experiments.nouns import MEASURES
-from probe.experiments.record import SensePair, WordRecord
-from probe.inference.verdicts import PARTS, comparison
+from probe.experiments.record import WordRecord
 from probe.patching.sets import HeadIndex
 from probe.provenance import hash_of
 from probe.stats import across_words, resampling
@@ -44,6 +42,10 @@ from probe.stats.axes import first_as_good
 from probe.stats.limits import GATE, LEVEL
 from probe.stats.resampling import DRAWS, Array
 from probe.tidy import rounded
+from probe.verdicts import PARTS, comparison
+
+if TYPE_CHECKING:
+    import xarray as xr
 
 FEWEST_WORDS = 2  # measured words: one word is not a sample
 BATCH = 16  # words in memory at once
@@ -53,6 +55,7 @@ TOP_HEADS = 8  # heads that are tested on the word that was left out
 MOST_KINDS = 5  # distinct values of a numeric column that names kinds. More of them are amounts.
 SET_ENDS = (0.025, 0.975)  # quantiles over the random sets of a word
 RANK_COLUMNS = ("rank", "rank_low", "rank_high")
+SENSES = ("sense_a", "sense_b")
 GAPS = ("gap", "general_gap", "squared_gap", "general_squared_gap")
 EFFECTS = ("effect", "effect_low", "effect_high", "p", "between_words", "words_positive")
 HEADS = (
@@ -106,28 +109,27 @@ class WordNumbers:
 def numbers_of(record: WordRecord) -> WordNumbers:
     """The numbers of a measured word, means over its pairs of senses."""
     depths = record.layers + 1
-    pairs = [len(pair.pairs) for pair in record.pairs]
-    gaps = [pair.raw_gap[:, :depths] for pair in record.pairs]
-    nets = [pair.raw_effect for pair in record.pairs if pair.raw_effect is not None]
-    squared = np.mean([pair.squared_gap for pair in record.pairs], axis=0)
-    nouns = [each for each in record.of_pairs("nouns") if each is not None and len(each.pair_of)]
-    noun_heads = nouns[0].heads if nouns else ()
+    pairs = [each.sizes["sentence_pair"] for each in record.senses]
+    gaps = [each.raw_gaps.values[:, :depths] for each in record.senses]
+    nets = [each.moved_by_depth.values for each in record.of_pairs("heads") if each is not None]
+    squared = np.mean([each.squared_gap.values for each in record.senses], axis=0)
+    nouns = [each for each in record.of_pairs("nouns") if each is not None and each.sizes["swap"]]
     noun_gap = noun_squared = noun_net = None
     if nouns:
-        noun_gap = np.concatenate([each.pair_gap for each in nouns]).mean(0)
-        noun_squared = np.mean([each.squared_gap.mean(0) for each in nouns], axis=0)
-        squared = np.mean([each.word_squared_gap.mean(0) for each in nouns], axis=0)
-    if noun_heads:
-        swaps = [len(each.pair_of) for each in nouns]
+        noun_gap = np.concatenate([each.pair_gap.values for each in nouns]).mean(0)
+        noun_squared = np.mean([each.squared_gap.values.mean(0) for each in nouns], axis=0)
+        squared = np.mean([each.word_squared_gap.values.mean(0) for each in nouns], axis=0)
+    if nouns and nouns[0].sizes["part"]:
+        swaps = [each.sizes["swap"] for each in nouns]
         noun_net = np.full((len(MEASURES), record.layers, record.heads, depths), np.nan)
-        layers, heads = np.array(noun_heads).T
-        by_depth = np.average([each.by_depth for each in nouns], axis=0, weights=swaps)
+        layers, heads = nouns[0].part_layer.values, nouns[0].part_head.values
+        by_depth = np.average([each.moved_by_depth.values for each in nouns], axis=0, weights=swaps)
         noun_net[:, layers, heads] = np.moveaxis(by_depth, -1, 0)
     return WordNumbers(
-        separation=np.mean([pair.by_depth for pair in record.pairs], axis=0),
+        separation=np.mean([each.separation.values for each in record.senses], axis=0),
         gap=np.concatenate(gaps).mean(0),
         squared_gap=squared,
-        untrained_gap=_untrained_gap(record.pairs, pairs, depths),
+        untrained_gap=_untrained_gap(record, pairs, depths),
         net=np.moveaxis(np.average(nets, axis=0, weights=pairs), -1, 0),
         noun_gap=noun_gap,
         noun_squared_gap=noun_squared,
@@ -135,13 +137,13 @@ def numbers_of(record: WordRecord) -> WordNumbers:
     )
 
 
-def _untrained_gap(of_senses: Sequence[SensePair], pairs: Sequence[int], depths: int) -> Array:
+def _untrained_gap(record: WordRecord, pairs: Sequence[int], depths: int) -> Array:
     """The gap in a model with random weights, mean over the pairs of sentences. `depth`
 
     0 if it was not measured.
     """
-    gaps = [pair.untrained_gap for pair in of_senses if pair.untrained_gap is not None]
-    if len(gaps) < len(of_senses):
+    gaps = [each.untrained_gap.values for each in record.senses if "untrained_gap" in each]
+    if len(gaps) < len(pairs):
         return np.zeros(depths)
     return np.asarray(np.average(gaps, axis=0, weights=pairs))
 
@@ -169,7 +171,7 @@ def summarise(records: Records, *, seed: int, draws: int = DRAWS) -> Summary:
         words.add(record)
     if words.measured < FEWEST_WORDS:
         raise InputError(_too_few(words))
-    reading = _Reading.at_depth(first_as_good(*words.separation), words.shape)
+    reading = _AtDepth.at_depth(first_as_good(*words.separation), words.shape)
     sums = _sum_up(records, reading, seed=seed, draws=draws)
     table = words.table(reading.depth)
     gap_p = _gap_p(words.gaps, "gap")
@@ -247,15 +249,17 @@ class _Words:
 
     def add(self, record: WordRecord) -> None:
         """Adds a word, which may not have been measured."""
-        used = {row for pair in record.pairs for row in pair.split.rows}
         in_place = [each for each in record.of_pairs("nouns") if each is not None]
-        nouns = dict.fromkeys(name for each in in_place for name in each.nouns)
+        nouns = dict.fromkeys(name for each in in_place for name in each.noun.values.tolist())
+        used = 0
+        if record.senses:
+            used = int((record.measured["senses"]["sentences"].part != "neither").sum())
         line = {
             "word": record.word,
             "kind": record.kind,
-            "pairs": sum(len(pair.pairs) for pair in record.pairs),
-            "senses": len({sense for pair in record.pairs for sense in pair.senses}),
-            "sentences": len(used),
+            "pairs": sum(each.sizes["sentence_pair"] for each in record.senses),
+            "senses": len({each[end].item() for each in record.senses for end in SENSES}),
+            "sentences": used,
             "nouns": ", ".join(nouns),
             "left_out": sum(count_left_out(record).values()),
             "reason": record.reason,
@@ -268,7 +272,8 @@ class _Words:
         self.shape = (record.layers, record.heads)
         numbers = numbers_of(record)
         self._separation.add(numbers.separation[None])
-        to_cue = np.mean([pair.attention["cue"] for pair in record.pairs], axis=0)
+        of_heads = [each for each in record.of_pairs("heads") if each is not None]
+        to_cue = np.mean([each.attention_cue.values for each in of_heads], axis=0)
         if not np.isnan(to_cue).any():
             self._attention.append(to_cue)
         gaps["gap"] = numbers.gap
@@ -339,7 +344,7 @@ def _gap_p(gaps: Sums, name: str) -> float:
 
 
 def _model(
-    words: _Words, table: pd.DataFrame, reading: "_Reading", *, gap_p: float
+    words: _Words, table: pd.DataFrame, reading: "_AtDepth", *, gap_p: float
 ) -> dict[str, Any]:
     """The row of the frame `survey_model`: numbers of words, the depth, the words' mean gap with
     its test, and how far unambiguous nouns in their place change.
@@ -409,7 +414,7 @@ def _depths(words: _Words) -> pd.DataFrame:
 
 
 @dataclass(frozen=True)
-class _Reading:
+class _AtDepth:
     """Where heads are read: heads before the read-out layer at `depth`, all others at the last
     depth.
 
@@ -422,9 +427,9 @@ class _Reading:
     column: NDArray[np.intp]  # the entry of `columns` at which each head is read. `head`
 
     @classmethod
-    def at_depth(cls, depth: int, shape: tuple[int, int]) -> "_Reading":
+    def at_depth(cls, depth: int, shape: tuple[int, int]) -> "_AtDepth":
         layers, heads = shape
-        at = np.array(readings(layers, depth, 1, predicts=False).at)
+        at = np.array(readout(layers, depth, 1, predicts=False).at)
         return cls(depth, layers, heads, np.repeat(at != depth, heads).astype(np.intp))
 
     @property
@@ -456,7 +461,7 @@ class _SummedHeads:
     """Sums over the words, for ratios of net effects over gaps.
 
     The part `numerator` is the net effect of each `head`. The part `denominator` is the gap at the
-    two depths of `_Reading.columns`, `2`.
+    two depths of `_AtDepth.columns`, `2`.
     """
 
     all_words: Sums
@@ -487,7 +492,7 @@ def _measured(records: Records, size: int = BATCH) -> Iterator[Batch]:
         yield batch
 
 
-def _sum_up(records: Records, reading: _Reading, *, seed: int, draws: int) -> _SummedHeads:
+def _sum_up(records: Records, reading: _AtDepth, *, seed: int, draws: int) -> _SummedHeads:
     """The sums of effects and gaps over all words, and over the words compared with nouns."""
     all_words = Sums(seed=seed, draws=draws)
     compared = Sums(seed=seed, draws=draws)
@@ -508,7 +513,7 @@ def _sum_up(records: Records, reading: _Reading, *, seed: int, draws: int) -> _S
     return _SummedHeads(all_words, compared)
 
 
-def _parts(batch: Batch, reading: _Reading) -> dict[str, Array]:
+def _parts(batch: Batch, reading: _AtDepth) -> dict[str, Array]:
     """The net effects and the gaps of each word. `word head`, `word 2`"""
     return {
         "numerator": np.stack([reading.net(each.net[0]) for _, each in batch]),
@@ -516,14 +521,14 @@ def _parts(batch: Batch, reading: _Reading) -> dict[str, Array]:
     }
 
 
-def _unranked(reading: _Reading) -> pd.DataFrame:
+def _unranked(reading: _AtDepth) -> pd.DataFrame:
     """The frame `survey_heads` without effects, for words without a significant gap."""
     frame = pd.DataFrame(reading.names()).assign(comparison="", words_clear=0)
     missing = [name for name in HEADS if name not in frame]
     return frame.assign(**dict.fromkeys(missing, np.nan))
 
 
-def _heads(sums: _SummedHeads, reading: _Reading) -> pd.DataFrame:
+def _heads(sums: _SummedHeads, reading: _AtDepth) -> pd.DataFrame:
     """The effect of every head over the words, and on nouns in their place, with intervals and
     tests.
     """
@@ -547,7 +552,7 @@ def _heads(sums: _SummedHeads, reading: _Reading) -> pd.DataFrame:
     return frame
 
 
-def _noun_columns(compared: Sums, reading: _Reading) -> dict[str, Array]:
+def _noun_columns(compared: Sums, reading: _AtDepth) -> dict[str, Array]:
     """The columns PARTS of every head, over the words that were compared with nouns.
 
     NaN if fewer than FEWEST_WORDS words were compared.
@@ -590,7 +595,7 @@ def _noun_columns(compared: Sums, reading: _Reading) -> dict[str, Array]:
 
 
 def _word_by_word(
-    records: Records, sums: _SummedHeads, reading: _Reading
+    records: Records, sums: _SummedHeads, reading: _AtDepth
 ) -> tuple[dict[str, Array], dict[str, tuple[HeadIndex, ...]]]:
     """How the effects differ between the words with a clear gap, and the top heads of all other
     words for each such word.
@@ -628,7 +633,7 @@ def _word_by_word(
     return columns, orders
 
 
-def _top_heads(effects: Array, reading: _Reading) -> tuple[HeadIndex, ...]:
+def _top_heads(effects: Array, reading: _AtDepth) -> tuple[HeadIndex, ...]:
     """The heads with the largest effects in the layers before the read-out, at most TOP_HEADS."""
     before = effects[: reading.depth * reading.heads]
     top = resampling.order(before)[:TOP_HEADS]
@@ -647,7 +652,7 @@ def word_heads(records: Records, depth: int) -> Iterator[pd.DataFrame]:
     for batch in _measured(records):
         frames = []
         for word, numbers in batch:
-            reading = _Reading.at_depth(depth, numbers.net.shape[1:3])
+            reading = _AtDepth.at_depth(depth, numbers.net.shape[1:3])
             net = reading.net(numbers.net[0])
             gap = reading.gap(numbers.gap)[reading.column]
             columns: dict[str, Any] = {"word": word, **reading.names(), "net": net}
@@ -690,7 +695,7 @@ def _numbers(table: pd.DataFrame, *, seed: int, draws: int) -> pd.DataFrame:
 
 
 def sets_frames(
-    measured: Sequence[CarriedSets], *, seed: int, draws: int = DRAWS
+    measured: "Sequence[xr.Dataset]", *, seed: int, draws: int = DRAWS
 ) -> dict[str, pd.DataFrame]:
     """The frames `survey_sets` and `survey_carry_over`: the share of the gap that sets of heads
     keep, for each word that was left out, and over all such words with intervals.
@@ -702,17 +707,18 @@ def sets_frames(
     """
     rows: list[tuple[Any, ...]] = []
     sums = Sums(seed=seed, draws=draws)
-    for record in sorted(measured, key=lambda record: str(record.word)):
-        whole = record.whole if record.whole > 0 else np.nan  # without a gap there is no share
-        low, high = np.quantile(record.random, SET_ENDS, axis=1) / whole
-        columns = (record.word_order, record.left_out, record.random.mean(1))
-        of_word, of_others, random = (np.asarray(values) / whole for values in columns)
-        of_size = zip(record.sizes, of_word, of_others, low, random, high, strict=True)
-        rows += [(record.word, *values) for values in of_size]
-        parts = dict(zip(("own", "others", "random"), map(np.asarray, columns), strict=True))
+    for sets in sorted(measured, key=lambda sets: str(sets.word.item())):
+        word = sets.word.item()
+        whole = sets.whole.item() if sets.whole.item() > 0 else np.nan  # no gap, no share
+        random = sets.random.values
+        low, high = np.quantile(random, SET_ENDS, axis=1) / whole
+        parts = {"own": sets.own.values, "others": sets.others.values, "random": random.mean(1)}
+        of_word, of_others, mean = (values / whole for values in parts.values())
+        of_size = zip(sets["size"].values, of_word, of_others, low, mean, high, strict=True)
+        rows += [(word, *values) for values in of_size]
         sums.add(
-            [hash_of(record.word)],
-            whole=np.array([record.whole]),
+            [hash_of(word)],
+            whole=np.array([sets.whole.item()]),
             **{name: values[None] for name, values in parts.items()},
         )
     per_word = pd.DataFrame(rows, columns=list(SETS))
@@ -720,7 +726,7 @@ def sets_frames(
     return {name: rounded(frame) for name, frame in frames.items()}
 
 
-def _carry_over(measured: Sequence[CarriedSets], sums: Sums) -> pd.DataFrame:
+def _carry_over(measured: "Sequence[xr.Dataset]", sums: Sums) -> pd.DataFrame:
     """The frame `survey_carry_over`: a row for each number of heads."""
     columns: dict[str, Any] = {"k": [], "words": []}
     names = [
@@ -728,7 +734,7 @@ def _carry_over(measured: Sequence[CarriedSets], sums: Sums) -> pd.DataFrame:
     ]
     if not measured:
         return pd.DataFrame(columns=[*columns, *names])
-    columns = {"k": list(measured[0].sizes), "words": sums.words}
+    columns = {"k": measured[0]["size"].values, "words": sums.words}
     for name in ("own", "others", "random"):
         share = across_words.ratio(sums.bootstrapped(name), sums.bootstrapped("whole"), sums.words)
         columns |= {name: share.value, f"{name}_low": share.low, f"{name}_high": share.high}

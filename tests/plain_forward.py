@@ -93,7 +93,8 @@ def mlp(weights, block, resid_mid, resid_pre):
     """mlp_out and resid_post."""
     config = weights.config
     x = resid_pre if config.family.parallel_attn_mlp else resid_mid
-    x = blocks.normed_for_mlp(block, x, config)
+    if config.family.norm_first:
+        x = blocks.norm(x, block.norm_mlp, block.norm_mlp_bias, config)
     if block.experts is not None:
         write = block.experts(x)
     else:

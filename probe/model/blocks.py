@@ -594,14 +594,6 @@ def cross_attend(weights: Weights, block: Block, resid: Tensor, memory: KeysValu
 # --- mixers ---------------------------------------------------------------------------------------
 
 
-def mixer_input(weights: Weights, block: Block, resid: Tensor) -> Tensor:
-    """What the mixer of a layer without attention reads.
-
-    Shape: `... pos d_model -> ... pos d_model`
-    """
-    return attention_input(block, resid, weights.config)
-
-
 def mix_variants(block: Block, x: Tensor, past: Past | None) -> Tensor:
     """The mixer's write at the live positions of every variant, as z of a single head. The module
     reads whole texts.
@@ -697,16 +689,6 @@ def after_attention(weights: Weights, block: Block, resid: Tensor, z: Tensor) ->
     return _add_output(weights.config, attention_writer(weights, block), resid, z.flatten(-2))
 
 
-def normed_for_mlp(block: Block, x: Tensor, config: Config, norm: Norm = norm) -> Tensor:
-    """The stream after the norm in front of the MLP; the stream itself without such a norm.
-
-    Shape: ... d_model -> ... d_model
-    """
-    if not config.family.norm_first:
-        return x
-    return norm(x, block.norm_mlp, block.norm_mlp_bias, config)
-
-
 def activate(weights: Weights, block: Block, resid: Tensor) -> Tensor:
     """The MLP's activations from the stream that it reads.
 
@@ -714,7 +696,9 @@ def activate(weights: Weights, block: Block, resid: Tensor) -> Tensor:
     """
     config = weights.config
     activation = ACTIVATIONS[config.activation]
-    x = normed_for_mlp(block, resid, config)
+    x = resid
+    if config.family.norm_first:
+        x = norm(resid, block.norm_mlp, block.norm_mlp_bias, config)
     if block.experts is not None:
         return block.experts(x.reshape(1, -1, x.shape[-1])).reshape(x.shape)
     if block.w_gate is not None and block.w_up is not None:

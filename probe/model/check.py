@@ -637,9 +637,7 @@ def _swap_rows(model: Model, pairs: Sequence[tuple[str, str]]) -> Iterator[Row]:
     heads = ((layers[0], 0), (layers[len(layers) // 2], config.n_heads - 1))
     z = _hooked_at(model, donor, target, donor_at)[attention.name]["z"]
     donors = {layer: z[number] for number, layer in enumerate(layers)}
-    edited = stacks[attention.name].has_heads.new_zeros(
-        len(heads), *stacks[attention.name].shape[:2]
-    )
+    edited = stack.has_heads.new_zeros(len(heads), *stack.shape[:2])
     for number, (layer, head) in enumerate(heads):
         edited[number, layer, head] = True
     edits = Edits(

@@ -1,5 +1,5 @@
 """The loop over blocks (`probe.model.blocks`): unchanged runs, and variants of a run in which
-heads, mixers or MLPs get a donor's value.
+heads, mixers or MLPs get a donor's value. `probe check` runs it, too.
 
 A run yields one `Step` per block. A step computes a quantity when it is first read, by a reader or
 by the next block. So a run costs only what its reader asks for: if that is queries and keys, the
@@ -264,7 +264,7 @@ class Step:
 
         Shape: `batch variant live d_model`; in a run of prefixes `row 1 pos d_model`
         """
-        x = blocks.mixer_input(self.run.weights, self.block, self.resid_pre)
+        x = blocks.attention_input(self.block, self.resid_pre, self.run.weights.config)
         return x if self.run.shared is None else self.run.shared.everywhere(x)
 
     @property

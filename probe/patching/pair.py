@@ -166,7 +166,8 @@ class PairCache:
         cached = self.layers[layer]
         if cached.projected is None:
             block = self.weights.blocks[layer]
-            return (blocks.mixer_input(self.weights, block, cached.resid_pre[:, :end]),)
+            resid = cached.resid_pre[:, :end]
+            return (blocks.attention_input(block, resid, self.weights.config),)
         return cached.projected.k[:, :, :end], cached.projected.v[:, :, :end]
 
     def keys_read(self, pos: int) -> slice:
@@ -286,10 +287,10 @@ def run_patched(
         direction`, and the last MLP's write is not computed if the family adds writes as they are
 
     This loop and `probe.model.variants.Run` run the same blocks (`probe.model.blocks`) but are
-    separate. There, the variants of many texts branch inside the blocks, by what is edited, and the
-    keys and values of the unchanged text are dropped block by block. Here, a variant enters at any
-    site and costs nothing before it. Until the first attention after its site, it is a single
-    vector, and its neighbours are in the cache. A common loop would be slower for both.
+    separate. There, variants branch by what is edited at one site of each block. Here, a variant
+    enters at any site and costs nothing before it. Until the first attention after its site, it is
+    a single vector, and its neighbours are in the cache. If variants have all live positions from
+    their site on, as in a `Run`, traces of heads and totals of edges take 10 % longer.
     """
     last = len(cache.layers) - 1
     unwritten = directions is not None and cache.weights.config.family.adds_plainly
@@ -396,8 +397,8 @@ def _attend(cache: PairCache, number: int, spread: Tensor, local: Tensor, pos: i
         return live(changed.transpose(1, 2), unchanged.transpose(1, 2)).transpose(2, 3)
 
     if layer.projected is None:
-        x = blocks.mixer_input(weights, block, streams)
-        unchanged = blocks.mixer_input(weights, block, layer.resid_pre)
+        x = blocks.attention_input(block, streams, weights.config)
+        unchanged = blocks.attention_input(block, layer.resid_pre, weights.config)
         return blocks.mix_variants(block, live(x, unchanged), past)
     of_spread = torch.arange(first, cache.n, device=weights.device).repeat(spread.shape[1])
     of_local = of_spread.new_full((local.shape[1],), pos)

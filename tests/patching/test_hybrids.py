@@ -201,7 +201,7 @@ def test_the_steps_of_a_block_are_those_of_the_plain_forward(model):
             projected = blocks.project(weights, block, resid, terms, pos)
             z = blocks.attend_variants(weights, block, projected, None, terms)[:, 0]
         else:
-            x = blocks.mixer_input(weights, block, resid)
+            x = blocks.attention_input(block, resid, weights.config)
             z = blocks.mix_variants(block, x, None)[:, 0]
         resid_mid = blocks.after_attention(weights, block, step["resid_pre"], z)
         scale = step["resid_mid"].abs().max()

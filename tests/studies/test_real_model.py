@@ -48,7 +48,7 @@ def smollm2():
 
 def test_smollm2_is_certified_and_knows_the_capital_of_france(smollm2):
     certificate = certify(smollm2, ["The mole dug under the river bank."]).require()
-    assert len(certificate.rows) == 392 and certificate.worst.error < 1e-5
+    assert len(certificate.rows) == 454 and certificate.worst.error < 1e-5
     ids = smollm2.tokenizer("The capital of France is", return_tensors="pt").input_ids
     with torch.no_grad():
         assert smollm2.tokenizer.decode(smollm2.bridge(ids)[0, -1].argmax()) == " Paris"

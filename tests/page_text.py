@@ -11,10 +11,10 @@ import altair as alt
 from example_study import make_study
 from jinja2 import nodes
 
-from probe.claims import rows_by_word, worst_first
+from probe.claims import rows_by_word
 from probe.pages import report, sections
 from probe.pages.folder import made_by
-from probe.pages.html import environment, facts_of
+from probe.pages.html import environment, facts_of, texts, worst_first
 from probe.pages.verdicts import with_reasons
 from probe.results.frames import without_rows
 
@@ -60,15 +60,14 @@ def by_word(frames):
 def facts(frames, word):
     """The facts of a word, by label."""
     macros = ENVIRONMENT.get_template("facts.txt.j2").module.FACTS
-    values = facts_of(by_word(frames)[word], macros)
+    values = facts_of({word: by_word(frames)[word]}, macros)[word]
     return {label: html.unescape(value) for label, value in values.items()}
 
 
 def further_facts(frames, word):
     """The facts of a word that only the table of all facts has, by label."""
-    module = ENVIRONMENT.get_template("facts.txt.j2").module
-    nothing = {True: {}, False: {}}
-    values = facts_of(by_word(frames)[word], nothing, module.FURTHER)
+    macros = ENVIRONMENT.get_template("facts.txt.j2").module.FURTHER
+    values = texts(by_word(frames)[word], macros)
     return {label: html.unescape(value) for label, value in values.items()}
 
 

@@ -32,7 +32,8 @@ from probe.charts.palette import (
     reference_line,
     tips,
 )
-from probe.claims import UNMARKED, mlps_more, with_verdict
+from probe.claims.heads import UNMARKED, with_verdict
+from probe.claims.senses import mlps_more
 from probe.stats.limits import LEVEL, SMALLEST
 from probe.stats.numbers import NARROW, decimal, percent
 from probe.verdicts import ORDER

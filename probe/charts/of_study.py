@@ -25,7 +25,7 @@ from probe.charts.nouns import noun_gaps
 from probe.charts.palette import head_names, of_word
 from probe.charts.survey import carried_over, distances_by_depth
 from probe.charts.writes import decomposition_bars, share_bars
-from probe.claims import leading
+from probe.claims.heads import leading
 from probe.errors import InputError
 
 TOP_HEADS = 3  # of a word, in the pictures that compare a few heads

@@ -16,7 +16,7 @@ import pandas as pd
 import torch
 from torch import Tensor
 
-from probe.claims import strongest_cues
+from probe.claims.cues import strongest_cues
 from probe.errors import InputError, ProbeError, UnsupportedModel
 from probe.experiments import cue_sample
 from probe.experiments.cue_words import ask, occur_in, without_beginnings

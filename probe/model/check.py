@@ -615,7 +615,8 @@ def _through(model: Model, count: int) -> tuple[float | None, str]:
 
 
 def _swap_rows(model: Model, pairs: Sequence[tuple[str, str]]) -> Iterator[Row]:
-    """Two rows: the stream at one word after every block, with z of one head from another text.
+    """The rows of two swaps: the stream at one word after every block, with z of one head from
+    another text.
 
     One side is a hook on z in the running model, the other the run of all swaps. In an
     encoder-decoder, the heads are those of cross-attention, and the word is the target's last.
@@ -634,7 +635,10 @@ def _swap_rows(model: Model, pairs: Sequence[tuple[str, str]]) -> Iterator[Row]:
     )
     stack = stacks[attention.name]
     layers = stack.has_heads.nonzero().flatten().tolist()
-    heads = ((layers[0], 0), (layers[len(layers) // 2], config.n_heads - 1))
+    if not layers:
+        return
+    middle = layers[len(layers) // 2]
+    heads = [*dict.fromkeys([(layers[0], 0), (middle, config.n_heads - 1)])]
     z = _hooked_at(model, donor, target, donor_at)[attention.name]["z"]
     donors = {layer: z[number] for number, layer in enumerate(layers)}
     edited = stack.has_heads.new_zeros(len(heads), *stack.shape[:2])

@@ -31,10 +31,13 @@ class LibraryModule:
     module: nn.Module
 
     def __call__(self, x: Tensor) -> Tensor:
-        """What the module writes at every position of whole texts. `... pos d_model`, unchanged"""
+        """What the module writes at every position of whole texts, or at a single one. `... pos
+        d_model`, unchanged
+        """
         if not x.numel():  # no positions, which a module need not accept
             return x
-        write = self.module(x.flatten(0, -3) if x.dim() > 2 else x[None])
+        positions = x[None] if x.dim() == 1 else x
+        write = self.module(positions.reshape(-1, *positions.shape[-2:]))
         if isinstance(write, tuple):  # and what a router chose
             write = write[0]
         return torch.as_tensor(write).reshape(x.shape)

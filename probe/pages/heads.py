@@ -7,7 +7,8 @@ import numpy as np
 import pandas as pd
 
 from probe import charts
-from probe.claims import Frames, named
+from probe.claims import Frames
+from probe.claims.heads import named
 from probe.experiments.run import LEADERS
 
 MARGIN = 0.04  # of the axis of lines, at both ends

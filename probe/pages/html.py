@@ -25,8 +25,9 @@ from jinja2.bccache import Bucket
 from markupsafe import Markup
 
 import probe.experiments
-from probe import charts, claims
+from probe import charts
 from probe.charts import palette, themed
+from probe.claims import Frames, cues, heads, senses, sentences, sets, survey
 from probe.experiments.beside_nouns import TOO_FEW_NOUNS
 from probe.experiments.material import LATE
 from probe.experiments.run import LEADERS
@@ -99,7 +100,8 @@ def environment(*folders: str | Path) -> Environment:
         bytecode_cache=_COMPILED,
     )
     of_experiments = [getattr(room, "FILTERS", ()) for room in every_experiment().values()]
-    templates.filters |= dict(getmembers(claims, isfunction))
+    for rules in (cues, heads, senses, sentences, sets, survey):
+        templates.filters |= dict(getmembers(rules, isfunction))
     templates.filters |= {each.__name__: each for each in chain(FILTERS, *of_experiments)}
     templates.filters["listed"] = lambda items: listed(list(items))
     templates.tests["measured"] = pd.notna
@@ -110,19 +112,30 @@ def environment(*folders: str | Path) -> Environment:
 
 
 def facts_of(
-    rows: Mapping[str, pd.DataFrame],
-    macros: Mapping[bool, Mapping[str, Macro]],
-    further: Mapping[str, Macro] | None = None,
-) -> dict[str, Markup]:
-    """The facts of a word: labels and values in one line, without those that do not apply; then the
-    further ones, empty where they do not apply.
+    by_word: Mapping[str, Frames], macros: Mapping[bool, Mapping[str, Macro]]
+) -> dict[str, dict[str, Markup]]:
+    """By word its facts: labels and values in one line, without those that do not apply.
 
-    rows: of the word, by table
-    macros: of the values by label, of words without and with a gap
+    by_word: the rows of each word, by table
+    macros: of the values by label, for words without and with a gap
     """
-    of_word = macros[bool(rows["words"]["ranked"].any())]
-    values = {label: value for label, value in texts(rows, of_word).items() if value}
-    return values | texts(rows, further or {})
+    all_texts = {
+        word: texts(rows, macros[bool(rows["words"]["ranked"].any())])
+        for word, rows in by_word.items()
+    }
+    return {
+        word: {label: value for label, value in of_word.items() if value}
+        for word, of_word in all_texts.items()
+    }
+
+
+def with_further(
+    facts: Mapping[str, Mapping[str, Markup]],
+    by_word: Mapping[str, Frames],
+    macros: Mapping[str, Macro],
+) -> list[dict[str, Markup]]:
+    """The facts of each word, followed by further ones, empty where they do not apply."""
+    return [{**facts[word], **texts(rows, macros)} for word, rows in by_word.items()]
 
 
 def texts(argument: object, macros: Mapping[str, Macro]) -> dict[str, Markup]:
@@ -148,6 +161,11 @@ def in_rows(columns: Iterable[Mapping[str, str]]) -> dict[str, list[str]]:
     labels = dict.fromkeys(label for column in columns for label in column)
     rows = {label: [column.get(label, "") for column in columns] for label in labels}
     return {label: values for label, values in rows.items() if any(values)}
+
+
+def worst_first(certificate: pd.DataFrame) -> pd.DataFrame:
+    """The comparisons of a certificate, the one with the largest error first."""
+    return certificate.sort_values("error", ascending=False, kind="stable")
 
 
 def where(rows: pd.DataFrame, **values: object) -> pd.DataFrame:
@@ -237,6 +255,8 @@ FILTERS = (
     texts,
     together,
     where,
+    worst_first,
+    with_further,
     with_interval,
 )
 

@@ -14,7 +14,8 @@ from probe import charts
 from probe.charts import head_maps
 from probe.charts.grid import head_grids
 from probe.charts.palette import SENSES, image
-from probe.claims import Frames, rows_by_word, senses_of
+from probe.claims import Frames, rows_by_word
+from probe.claims.senses import senses_of
 from probe.display import html_of
 from probe.model.records import Trace
 from probe.pages import html, sections

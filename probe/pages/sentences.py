@@ -8,7 +8,9 @@ from unicodedata import east_asian_width
 
 import pandas as pd
 
-from probe.claims import Frames, clearest_sentence, named
+from probe.claims import Frames
+from probe.claims.cues import clearest_sentence
+from probe.claims.heads import named
 from probe.experiments.run import LEADERS
 from probe.model.tokens import VISIBLE
 from probe.stats.numbers import decimal, percent

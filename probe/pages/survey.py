@@ -16,9 +16,11 @@ from markupsafe import Markup
 
 from probe import charts
 from probe.charts.palette import image
-from probe.claims import names_of, top_over_words, worst_first
+from probe.claims.heads import names_of
+from probe.claims.survey import top_over_words
 from probe.pages import html
 from probe.pages.folder import download
+from probe.pages.html import worst_first
 from probe.results import frames as tables
 from probe.results.columns import TABLES, dictionary
 from probe.stats.numbers import percent

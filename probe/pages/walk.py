@@ -21,11 +21,11 @@ import pandas as pd
 from jinja2 import Environment
 
 from probe.charts import grid
-from probe.claims import worst_first
 from probe.model import attention, blocks, forward, variants
 from probe.model.parameters import published
 from probe.pages import html, sentences, walk_sentences
 from probe.pages.folder import downloads
+from probe.pages.html import worst_first
 from probe.pages.parameters import parameter_sentences
 from probe.patching import positions
 from probe.stats.axes import Axis

@@ -1,6 +1,6 @@
 """The records of single words, kept as files.
 
-    <folder>/words/bank-KEY.nc          the record of one word
+    <folder>/words/bank-KEY.word        the record of one word
     <folder>/words/bank-KEY-KEY.sets    the effect of the top heads of all other words on it
 
 The key is a hash of the model (weights, config, tokenizer, dtype, device and versions), the options
@@ -20,7 +20,7 @@ from pathlib import Path
 from threading import Lock
 from typing import Any
 
-from probe.claims import named
+from probe.claims.heads import named
 from probe.errors import InputError, ModelError
 from probe.experiments.material import Material, SensePairSplits
 from probe.experiments.measure import READING, proceed, start, unfinished
@@ -137,7 +137,7 @@ def record_name(job: Job, sentences: Sequence[Sentence]) -> str:
         {name: value for name, value in asdict(row).items() if name != "where"} for row in sentences
     ]
     key = content_key(job.model_key, options, rows)
-    return f"{file_name(sentences[0].word)}-{key}.nc"
+    return f"{file_name(sentences[0].word)}-{key}.word"
 
 
 def file_name(word: str) -> str:

@@ -7,6 +7,7 @@ import zipfile
 import zlib
 from collections.abc import Mapping
 from dataclasses import fields, is_dataclass, replace
+from enum import Enum
 from pathlib import Path
 from typing import Any
 
@@ -82,6 +83,8 @@ def _described(value: Any, arrays: dict[str, Array]) -> Any:
         return {"array": name}
     if isinstance(value, Tensor):
         return {"tensor": _described(value.numpy(), arrays)}
+    if isinstance(value, Enum):
+        return {"record": type(value).__name__, "fields": {"value": value.value}}
     if is_dataclass(value):
         of_fields = {
             each.name: _described(getattr(value, each.name), arrays) for each in fields(value)

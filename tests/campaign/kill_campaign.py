@@ -211,7 +211,7 @@ def campaign(folder: Path, kills: int, *, seed: int = 0) -> pd.DataFrame:
     while sum(outcome.kills for outcome in outcomes) < kills:
         outcomes.append(killed(workspace, times=TIMES))
         print(outcomes[-1], file=sys.stderr, flush=True)
-    words = sum(name.startswith("words/") and name.endswith(".nc") for name in workspace.reference)
+    words = sum(name.endswith(".word") for name in workspace.reference)
     row = (
         len(outcomes),
         sum(outcome.kills for outcome in outcomes),

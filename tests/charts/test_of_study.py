@@ -12,7 +12,7 @@ import probe
 from probe.charts.of_study import StudyCharts
 from probe.charts.palette import of_word
 from probe.errors import InputError
-from probe.results.tables import StudyTables, SurveyTables, Table
+from probe.results.tables import StudyTables, SurveyTables, TableAttribute
 
 pytestmark = pytest.mark.usefixtures("no_rows_of_a_table")
 
@@ -22,7 +22,10 @@ NAMES = [name for name, _ in inspect.getmembers(StudyCharts, inspect.isfunction)
 
 def tables_of(kind: type) -> set[str]:
     return {
-        name for each in kind.__mro__ for name, value in vars(each).items() if type(value) is Table
+        name
+        for each in kind.__mro__
+        for name, value in vars(each).items()
+        if type(value) is TableAttribute
     }
 
 

@@ -39,7 +39,7 @@ from planted import EVEN, HINT, Circuit, linear, model_of, tidy
 from safetensors.torch import load_file
 from seeds import mostly_campaign
 
-from probe.claims import MOVERS
+from probe.claims.heads import MOVERS
 from probe.experiments.heads import every_head
 from probe.experiments.material import prepare
 from probe.model.load import load

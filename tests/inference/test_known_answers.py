@@ -81,7 +81,7 @@ def both(model, seed):
     options["experiments"] = ("nouns", "shares")
     with TemporaryDirectory() as folder:
         studied = study.study(model, sentences=corpus_of(SENTENCES), out=folder, **options)
-        [file] = Path(folder).glob("words/*.nc")
+        [file] = Path(folder).glob("words/*.word")
         return studied, read_record(file)
 
 

@@ -9,17 +9,14 @@ from hooked_runs import BOUND, ROUNDED
 
 from probe.experiments import head_parts
 from probe.model import blocks, variants
-from probe.model.architectures import FAMILIES
 from probe.model.attention import repeat_kv
 from probe.model.load import read_weights
 from probe.model.variants import TargetText
-from probe.model.weights import read_stacks
 from probe.patching import edges, positions
 from probe.patching import heads as swaps
 
 # Rotation of neighbours, experts, windows on both sides.
 OTHER_RULES = ("gptj", "mixtral", "modernbert")
-CAUSAL = [kind for kind in SINGLE if FAMILIES[kind].kind == "decoder"]
 
 
 def typed(*kinds):
@@ -33,11 +30,6 @@ def typed(*kinds):
 
 @pytest.fixture(params=typed(*SINGLE), ids=str)
 def weights(request):
-    return read_weights(family_model(*request.param))
-
-
-@pytest.fixture(params=typed(*CAUSAL), ids=str)
-def causal(request):
     return read_weights(family_model(*request.param))
 
 
@@ -85,72 +77,6 @@ def test_every_step_is_that_of_the_plain_forward(weights):
         )
         after = blocks.run_mlp(weights, block, inputs["resid_pre"], inputs["resid_mid"])
         assert_near(after, step["resid_post"], family)
-
-
-@pytest.mark.parametrize("length", [0, 9])
-def test_queries_keys_and_values_are_those_of_the_plain_forward(weights, length):
-    if not length and not weights.causal:
-        pytest.skip("whole texts are run, and none is empty")
-    ids = random_ids(weights, 4, length)
-    # Two rows begin with the same tokens, and two are equal.
-    ids[1, : length // 2] = ids[0, : length // 2]
-    ids[3] = ids[2]
-    depth, heads, _, d_head = weights.shape
-    terms = blocks.position_terms(weights, length)
-    run = variants.run_texts(weights, ids.tolist(), depth, terms)
-    projections = [[part[:, 0] for part in step.projected[:3]] for step in run]
-    assert len(projections) == depth
-    if not length:
-        groups = weights.config.n_kv_heads
-        empty = [(n, 0, d_head) for n in (heads, groups, groups)]
-        assert all([part.shape[1:] for part in step] == empty for step in projections)
-        return
-    steps = plain_forward.run(weights, ids, torch.float64)
-    for block, parts, step in zip(weights.blocks, projections, steps, strict=True):
-        for name, part in zip("qkv", parts, strict=True):
-            exact = step[name] if name == "v" else as_in_scores(weights, block, name, step[name])
-            assert_near(repeat_kv(part, heads), exact, weights.config.family)
-
-
-def test_the_last_position_against_the_unchanged_ones_is_the_plain_forward(causal):
-    ids = random_ids(causal, 3, 6)
-    last = random_ids(causal, 3, 4, seed=1)  # other last tokens, and the true one
-    last[:, 0] = ids[:, -1]
-    terms = blocks.position_terms(causal, 6)
-    past = variants.run_past(causal, ids[:, :-1].tolist(), len(causal.blocks), terms)
-    whole = [torch.cat([ids[:, :-1], last[:, [number]]], dim=1) for number in range(4)]
-    plain = [list(plain_forward.run(causal, rows, torch.float64)) for rows in whole]
-    for layer, (block, (k, v)) in enumerate(zip(causal.blocks, past, strict=True)):
-        resid = torch.stack([steps[layer]["resid_pre"][:, -1:] for steps in plain], dim=1).to(
-            causal.dtype
-        )
-        projected = blocks.project(causal, block, resid, terms, torch.full((1, 1, 1), 5))
-        z = blocks.attend_variants(causal, block, projected, (k, v), terms)
-        exact = torch.stack([steps[layer]["z"][:, :, -1] for steps in plain], dim=1)
-        assert_near(z[:, :, 0], exact, causal.config.family)
-
-
-@pytest.mark.parametrize("dtype", BOUND)
-@pytest.mark.parametrize(
-    "kind", each_family(*CAUSAL, "t5")
-)  # T5's decoder biases scores by distance
-def test_several_last_positions_against_the_unchanged_ones_are_the_whole_text(kind, dtype):
-    model = family_model(kind, dtype)
-    weights = (
-        read_stacks(model.weights, model.config)["decoder"] if kind == "t5" else read_weights(model)
-    )
-    generator = torch.Generator().manual_seed(0)
-    resid = torch.randn(2, 5, 6, weights.shape[2], generator=generator, dtype=weights.dtype)
-    resid[:, :, :3] = resid[:, :1, :3]  # variants differ only after position 2
-    block, terms = weights.blocks[1], blocks.position_terms(weights, 6)
-    _, k, v, _ = blocks.project(weights, block, resid[:, 0, :3], terms, torch.arange(3)[None])
-    projected = blocks.project(
-        weights, block, resid[:, :, 3:], terms, torch.arange(3, 6)[None, None]
-    )
-    z = blocks.attend_variants(weights, block, projected, (k, v), terms)
-    exact, bias = block.to(torch.float64, "cpu"), blocks.position_bias(weights, 6)
-    whole = plain_forward.attend(weights, exact, resid.double(), bias=bias)["z"].transpose(2, 3)
-    assert_near(z, whole[:, :, 3:], weights.config.family)
 
 
 def test_the_pattern_at_a_position_is_that_of_the_plain_forward(weights):

@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 
 import probe
 from probe.charts import cues as picture
-from probe.claims import strongest_cues
+from probe.claims.cues import strongest_cues
 from probe.cli import app
 from probe.errors import InputError
 from probe.pages.cues import held_out_sentences

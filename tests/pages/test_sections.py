@@ -14,7 +14,7 @@ from page_text import by_word, macro, one_line, rows_of_table, section
 
 import probe
 from probe import charts
-from probe.claims import named
+from probe.claims.heads import named
 from probe.pages import sections
 from probe.pages.heads import effect_axis, place
 from probe.pages.sentences import ARCS, THICKEST, arcs

@@ -15,7 +15,8 @@ from page_text import check_charts, one_line, pasted
 from seeds import mostly_campaign
 
 import probe
-from probe.claims import carried_set, names_of, top_over_words
+from probe.claims.heads import names_of
+from probe.claims.survey import carried_set, top_over_words
 from probe.display import html_of
 from probe.errors import InputError
 from probe.pages.heads import axis_of_lines, place

@@ -137,7 +137,7 @@ def test_the_first_page_says_that_the_rest_is_measured_and_what_finishes_it(answ
 
 @pytest.mark.slow
 def test_a_stopped_study_resumes_and_has_the_same_numbers(tiny, answer, whole, folder, monkeypatch):
-    [file] = (folder / WORDS).glob("*.nc")
+    [file] = (folder / WORDS).glob("*.word")
     assert [*read_record(file).measured] == ANSWERS
     run = counted(monkeypatch)
     finished = probe.study(tiny, "bank", sentences=SENTENCES, out=folder, **QUICK)
@@ -187,7 +187,7 @@ def test_the_record_of_a_word_does_not_depend_on_the_order_of_its_experiments(ti
         )
     probe.study(tiny, "bank", sentences=SENTENCES, out=folder, **QUICK)
     first, second = (
-        read_record(next((parent / WORDS).glob("*.nc"))) for parent in (folder, second_folder)
+        read_record(next((parent / WORDS).glob("*.word"))) for parent in (folder, second_folder)
     )
     assert_same(first.measured, second.measured)
 

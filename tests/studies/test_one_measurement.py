@@ -41,7 +41,7 @@ def both(tiny, tmp_path_factory):
                 out=folder,
             )
             survey = probe.survey(tiny, sentences=SENTENCES)
-            records = (map(read_record, folder.glob("words/*.nc")), survey.records())
+            records = (map(read_record, folder.glob("words/*.word")), survey.records())
             return [{record.word: record for record in group} for group in records]
     finally:
         torch.set_num_threads(threads)

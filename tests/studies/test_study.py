@@ -12,7 +12,7 @@ from embedded import embedded
 from example_study import make_study
 
 import probe
-from probe.claims import names_of
+from probe.claims.heads import names_of
 from probe.errors import InputError
 from probe.experiments import heads
 from probe.experiments.material import choose_words, spelled

@@ -66,7 +66,7 @@ def test_every_word_has_a_record_and_every_word_with_a_clear_gap_its_sets(whole)
     [unused] = whole.frames["survey_left_out"].values.tolist()
     assert unused == ["mole", not_swapped(18, 1), 12] and whole.cautions == ()
     assert all(
-        re.fullmatch(r"words/\w+-[0-9a-f]{16}\.nc", "/".join(file.parts[-2:]))
+        re.fullmatch(r"words/\w+-[0-9a-f]{16}\.word", "/".join(file.parts[-2:]))
         for file in whole.files
     )
     assert len(whole.frames["survey_heads"]) == 16 and whole.depth == words["depth"].iloc[0]
@@ -323,7 +323,7 @@ def test_the_command_surveys_files_with_several_models_and_prints_the_results(ru
         assert survey["options"] == {"seed": 0, "controls": []}
     page = (tmp_path / "out" / "survey.html").read_text(encoding="utf-8")
     assert "tiny-senses-bidirectional" in page
-    assert len(list((tmp_path / "out" / "words").glob("*.nc"))) == 6
+    assert len(list((tmp_path / "out" / "words").glob("*.word"))) == 6
     manifest = json.loads((tmp_path / "out" / "manifest.json").read_text(encoding="utf-8"))
     assert "probe survey --sentences words.jsonl --model tiny-senses --model" in str(manifest)
 

@@ -220,8 +220,8 @@ def test_columns_of_the_file_that_are_the_same_for_the_word_are_kept():
 
 def test_a_truncated_record_is_refused(tmp_path):
     record = measure_word(resolver_model(4)[0], FOUR)
-    first = write_record(tmp_path / "000001.nc", record)
-    second = write_record(tmp_path / "000000.nc", replace(record, word="other"))
+    first = write_record(tmp_path / "000001.word", record)
+    second = write_record(tmp_path / "000000.word", replace(record, word="other"))
     assert write_record(tmp_path / "again", record).read_bytes() == first.read_bytes()
     read = [read_record(second), read_record(first)]
     assert [each.word for each in read] == ["other", WORD]
@@ -237,7 +237,7 @@ def test_a_truncated_record_is_refused(tmp_path):
 def test_a_changed_bit_is_noticed_or_changes_nothing(tmp_path):
     """A difference could be a date, which zip files contain and records do not."""
     record = measure_word(resolver_model(4)[0], FOUR)
-    file = write_record(tmp_path / "000000.nc", record)
+    file = write_record(tmp_path / "000000.word", record)
     content = file.read_bytes()
     noticed = 0
     offsets = range(0, len(content), 101)

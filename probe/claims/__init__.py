@@ -9,12 +9,20 @@ sets       how much of the gap a few heads keep
 survey     many words
 """
 
+from collections import defaultdict
 from collections.abc import Mapping
 from typing import Any
 
 import pandas as pd
 
 Frames = Mapping[str, pd.DataFrame]
+
+
+def or_empty(frames: Frames) -> dict[str, pd.DataFrame]:
+    """The tables, where a table that is absent has no rows and no columns: a page reads tables of
+    experiments that may have been removed.
+    """
+    return defaultdict(pd.DataFrame, frames)
 
 
 def rows_by_word(frames: Frames) -> dict[str, dict[str, pd.DataFrame]]:
@@ -28,11 +36,13 @@ def rows_by_word(frames: Frames) -> dict[str, dict[str, pd.DataFrame]]:
         {'bank': 1, 'mole': 2}
     """
     return {
-        str(word): {
-            name: frame[(frame["word"] == word).to_numpy()]
-            for name, frame in frames.items()
-            if "word" in frame
-        }
+        str(word): or_empty(
+            {
+                name: frame[(frame["word"] == word).to_numpy()]
+                for name, frame in frames.items()
+                if "word" in frame
+            }
+        )
         for word in frames["words"]["word"].unique()
     }
 

@@ -49,6 +49,8 @@ def attention_to_sink(readings: pd.DataFrame) -> float | None:
 
     readings: the rows of one head in this table
     """
+    if readings.empty:
+        return None
     first = readings[(readings["pos"] == 0) & ~readings["role"].isin(["cue", "word"])]
     if first.empty:
         return None
@@ -63,6 +65,8 @@ def clearest_of_senses(readings: pd.DataFrame, senses: Sequence[str]) -> list[in
 
     readings: the rows of one head in this table
     """
+    if readings.empty:
+        return []
     on_cue = readings["attention"].where(readings["role"] == "cue", 0.0)
     rows = readings.assign(on_cue=on_cue.groupby(readings["sentence"]).transform("sum"))
     rows = rows.sort_values("on_cue", ascending=False, kind="stable").drop_duplicates("sense")
@@ -111,6 +115,8 @@ def credited_part(head_parts: pd.DataFrame, movers: pd.DataFrame) -> str | None:
     head_parts: the rows of one word in this table
     movers: the rows of such heads in the table `word_heads`
     """
+    if head_parts.empty:
+        return None
     parts = head_parts.groupby(["layer", "head"], as_index=False)[["cue_only", "other_only"]].mean()
     # A head without measured parts credits no word.
     measured = movers[["layer", "head", "swap"]].merge(parts, on=["layer", "head"])

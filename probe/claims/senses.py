@@ -122,7 +122,9 @@ def mlps_more(mlps: pd.DataFrame) -> list[int]:
     The mean over the pairs of senses must be above 0, and one pair must pass the rule of
     `verdicts.comparison`, with its p corrected over the pairs.
     """
-    layers = []
+    layers: list[int] = []
+    if mlps.empty:
+        return layers
     for layer in sorted(mlps["layer"].unique().tolist()):
         rows = mlps[mlps["layer"] == layer]
         if (rows["comparison"] == "more").any() and rows["more"].mean() > 0:
@@ -140,7 +142,7 @@ def leading_mlp(
 
     mlps, word_heads: the rows of the word in these tables
     """
-    before = mlps[mlps["layer"] < read_depth]
+    before = mlps if mlps.empty else mlps[mlps["layer"] < read_depth]
     if before.empty:
         return None
     means = before.groupby("layer", as_index=False)["net"].mean()

@@ -11,6 +11,8 @@ def smallest_set(curves: pd.DataFrame) -> "pd.Series | None":
 
     curves: the rows of one word in this table
     """
+    if curves.empty:
+        return None
     rows = curves.sort_values("size")
     enough = rows[rows["size"] == rows["smallest"]]
     if enough.empty:

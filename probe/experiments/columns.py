@@ -176,7 +176,8 @@ def rows(record: WordRecord, data: "xr.Dataset") -> pd.DataFrame:
     for name, column in frame.items():
         if column.dtype.kind not in "biuf":
             # As `listed` stores missing text.
-            frame[name] = column.astype(object).where(column != "", None)
+            missing = column == ""
+            frame[name] = column.astype(object).where(~missing, None) if missing.any() else column
     return frame if "word" in frame else with_key(frame, {"word": record.word})
 
 

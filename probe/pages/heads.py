@@ -19,10 +19,13 @@ def columns_besides_heads(frames: Frames) -> pd.DataFrame:
     """The columns of a map besides the heads: the mixers of a hybrid, then the MLPs, compared with
     unambiguous nouns where that was measured, else from the trace by position.
     """
-    compared = charts.mlps_beside_nouns(frames["mlps"])
-    columns = [charts.mixers_at_word(frames["mixers"]), compared]
-    traced = charts.mlps_at_word(frames["positions"])
-    columns.append(traced[~traced["word"].isin(compared["word"])])
+    columns = [charts.mixers_at_word(frames["mixers"])]
+    mlps, positions = frames["mlps"], frames["positions"]
+    if len(mlps):
+        columns.append(charts.mlps_beside_nouns(mlps))
+    if len(positions):
+        compared = set(mlps["word"]) if len(mlps) else set()
+        columns.append(charts.mlps_at_word(positions[~positions["word"].isin(compared)]))
     return pd.concat(columns, ignore_index=True)
 
 

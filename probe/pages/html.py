@@ -169,7 +169,9 @@ def worst_first(certificate: pd.DataFrame) -> pd.DataFrame:
 
 
 def where(rows: pd.DataFrame, **values: object) -> pd.DataFrame:
-    """The rows with these values in these columns."""
+    """The rows with these values in these columns; no rows of a table that is absent."""
+    if rows.empty:
+        return rows
     for column, value in values.items():
         rows = rows[rows[column] == value]
     return rows

@@ -14,7 +14,7 @@ from probe import charts
 from probe.charts import head_maps
 from probe.charts.grid import head_grids
 from probe.charts.palette import SENSES, image
-from probe.claims import Frames, rows_by_word
+from probe.claims import Frames, or_empty, rows_by_word
 from probe.claims.senses import senses_of
 from probe.display import html_of
 from probe.model.records import Trace
@@ -38,7 +38,7 @@ def render(frames: Frames, manifest: Mapping[str, Any]) -> str:
     manifest: model, options and versions; everything but the time of day is on the page.
     """
     page_sections = sections.sections_of(frames)
-    frames = without_rows() | dict(frames)
+    frames = or_empty(without_rows() | dict(frames))
     by_word = rows_by_word(frames)
     templates = html.environment("report", "survey")
     return templates.get_template("ambiguity.html.j2").render(
@@ -106,7 +106,7 @@ def _evaluation(evaluation: Evaluation) -> str:
 @html_of.register
 def _study(study: Study) -> str:
     """The answer, the maps, and a line for each word."""
-    frames = without_rows() | study.frames
+    frames = or_empty(without_rows() | study.frames)
     word_heads = study.frames["word_heads"]
     picture = Markup(image(head_maps(word_heads))) if len(word_heads) else ""
     return (

@@ -39,6 +39,8 @@ def example_sentence(rows: Frames) -> "pd.Series | None":
     rows: of the word, by table
     """
     readings = rows["readings"]
+    if readings.empty:
+        return None
     heads = named(rows["word_heads"], LEADERS)[["layer", "head"]].drop_duplicates()
     of_heads = (readings.merge(head.to_frame().T) for _, head in heads.iterrows())
     of_first = next((rows_of_head for rows_of_head in of_heads if len(rows_of_head)), None)

@@ -181,9 +181,9 @@ def test_the_two_example_sentences_of_a_sense_differ_in_distance_if_possible(dis
     observation = SimpleNamespace(
         material=SimpleNamespace(labels=["river"] * 4, distances=distances)
     )
-    split = SimpleNamespace(rows=range(4), is_a=[True] * 4, tested=range(4))
+    split = SimpleNamespace(tested_rows=lambda is_a: range(4))
     sense = SimpleNamespace(senses=("river", "money"), split=split)
-    gates = SimpleNamespace(gap=0.01, largest_t=1.0)
+    gates = {"gap_p": 0.01, "largest_t": 1.0}
     for seed in range(5):
         pair = SimpleNamespace(sense=sense, gates=gates, pairs=SimpleNamespace(seed=seed))
         rows = readings._example_rows(observation, [pair])

@@ -7,6 +7,7 @@ import torch
 from families import SINGLE, VARIANTS, each_family, family_model
 from handmade import random_model, tokens_of
 
+from probe.model import attention as formulas
 from probe.model import blocks
 from probe.model import hooks as hooked
 from probe.model.attention import repeat_kv
@@ -307,8 +308,7 @@ class Plain:
             )
             bias = blocks.position_bias(self.weights, q.shape[-2])
             scores = plain_forward.score(self.weights, self.weights.blocks[layer], q, k, bias)
-            block = self.weights.blocks[layer]
-            pattern = plain_forward.softmax(scores, block)
+            pattern = formulas.softmax(scores)
             self.cache[key] = pattern.to(v) @ v
         return self.cache[key][head, self.at + pos]
 

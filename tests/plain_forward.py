@@ -36,7 +36,7 @@ def attend(weights, block, resid_pre, *, bias=None):
         for weight, bias_of_role in ((block.w_k, block.b_k), (block.w_v, block.b_v))
     )
     scores = score(weights, block, q, k, bias)
-    pattern = softmax(scores, block)
+    pattern = formulas.softmax(scores)
     z = formulas.gated(formulas.mix(pattern, v), x, block.w_head_gate)
     delta_e = formulas.write(z, block.w_o)
     attn_out = delta_e.sum(-3) if block.b_o is None else delta_e.sum(-3) + block.b_o
@@ -87,13 +87,6 @@ def score(weights, block, q, k, bias):
     if bias is not None:
         scores = scores + bias.to(scores)
     return blocks.mask(weights, scores, local=block.local)
-
-
-def softmax(scores, block):
-    """The pattern."""
-    if block.sinks is None:
-        return formulas.softmax(scores)
-    return formulas.softmax_with_sink(scores, block.sinks.to(scores))
 
 
 def mlp(weights, block, resid_mid, resid_pre):

@@ -322,7 +322,7 @@ def _read_heads(
         earlier = step.past[0]
         keys = torch.cat([earlier.repeat_interleave(len(k) // len(earlier), 0), keys], dim=-2)
     scores = blocks.scores_at(run.weights, step.block, query, keys, at, run.terms)
-    pattern = blocks.softmax_with_sinks(scores, step.block.sinks)
+    pattern = blocks.softmax(scores)
     at_cue = is_cue[:, None]
     attention = (pattern * at_cue).sum(-1)[:, heads]
     score = scores.masked_fill(~at_cue, -torch.inf).amax(-1)[:, heads]

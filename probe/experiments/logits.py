@@ -20,7 +20,6 @@ from torch import Tensor
 from probe.errors import CrossCheckError
 from probe.model import forward
 from probe.model.decomposition import (
-    SINK,
     before_norm,
     components_by_source,
     logit_direction,
@@ -41,7 +40,7 @@ class Term(NamedTuple):
     logit: the contribution
     layer: None for embeddings and the final biases
     head: None for a component that is not a head
-    pos, token: the source token of a head; `pos` is None for a head's sink
+    pos, token: the source token of a head
     stack: in an encoder-decoder, "decoder" or "cross"
     """
 
@@ -74,16 +73,12 @@ def terms(whole: Trace, pos: int, ids: Sequence[int]) -> Iterator[Term]:
 def _head_terms(
     component: str, adds: Tensor, layer: int, head: int, tokens: Tokens, stack: str = "decoder"
 ) -> Iterator[Term]:
-    """The terms of a head, one for each source token, and one for its sink if it has one.
+    """The terms of a head, one for each source token.
 
-    adds: `source`, one longer than the tokens if there is a sink. A sink writes nothing.
+    adds: `source`
     """
     for source, logit in enumerate(adds.tolist()):
-        if source < len(tokens):
-            token = tokens.labels[source]
-            yield Term(component, logit, layer, head, source, token, stack)
-        else:
-            yield Term(component, logit, layer, head, None, SINK, stack)
+        yield Term(component, logit, layer, head, source, tokens.labels[source], stack)
 
 
 def terms_of_pair(model: Model, pair: PairTrace, pos: int, ids: Sequence[int]) -> Iterator[Term]:

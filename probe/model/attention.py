@@ -9,9 +9,8 @@ Sources: Vaswani et al. 2017 (attention); Elhage et al. 2021, A Mathematical Fra
     Transformer Circuits (the per-head additive form); Ba et al. 2016 (LayerNorm); Zhang & Sennrich
     2019 (RMSNorm); Su et al. 2021 (rotary positions); Chen et al. 2023, Peng et al. 2023, Ding et
     al. 2024 and Dubey et al. 2024 (their scaling: linear, YaRN, LongRoPE, Llama 3); Gemma Team 2024
-    (caps); Raffel et al. 2020 (relative position buckets); Press et al. 2022 (ALiBi); Hendrycks &
-    Gimpel 2016 (GELU, tanh form); So et al. 2021 (squared ReLU); Shazeer et al. 2017 (routed MLPs);
-    Xiao et al. 2024 and OpenAI 2025 (sinks).
+    (caps); Raffel et al. 2020 (relative position buckets); Hendrycks & Gimpel 2016 (GELU, tanh
+    form); So et al. 2021 (squared ReLU).
 """
 
 import math
@@ -216,32 +215,6 @@ def relative_buckets(offsets: Tensor, buckets: int, *, furthest: int, both_ways:
     return later + torch.where(distance < exact, distance, wide)
 
 
-def alibi_slopes(heads: int) -> Tensor:
-    """How much each head's scores fall with the distance: 2^(-8 i / heads) for i = 1, 2, ...
-
-    `-> head`
-
-    If the number of heads is not a power of two, the slopes of the next smaller power come first,
-    then every second slope of the next larger one. In single precision, as in the models.
-    """
-    power = 2 ** int(math.log2(heads))
-
-    def slopes(count: int) -> Tensor:
-        ratio = torch.tensor(2 ** (-8 / count), dtype=torch.float32, device="cpu")
-        return ratio ** torch.arange(1, count + 1, device="cpu")
-
-    return torch.cat([slopes(power), slopes(2 * power)[::2]])[:heads]
-
-
-def alibi(slopes: Tensor, keys: Tensor) -> Tensor:
-    """ALiBi, added to the scores: slope times key position. `head, key_pos -> head 1 key_pos`
-
-    The softmax ignores a constant of each query, so this equals minus the slope times the distance
-    from the key to the query.
-    """
-    return slopes[:, None, None] * keys
-
-
 def mask(scores: Tensor) -> Tensor:
     """The causal mask: minus infinity wherever the key comes after the query. Shape unchanged."""
     query_pos, key_pos = scores.shape[-2:]
@@ -272,19 +245,6 @@ def softmax(scores: Tensor) -> Tensor:
     """
     exponentials = torch.exp(scores - scores.amax(-1, keepdim=True))
     return exponentials / exponentials.sum(-1, keepdim=True)
-
-
-def softmax_with_sink(scores: Tensor, sinks: Tensor) -> Tensor:
-    """The attention pattern of a head with a sink: exp(s) / (exp(sink) + sum exp(s)).
-
-    `head query_pos key_pos, head -> head query_pos key_pos`
-
-    A row and the share of the sink sum to 1.
-    """
-    sink = sinks[:, None, None]
-    largest = torch.maximum(scores.amax(-1, keepdim=True), sink)
-    exponentials = torch.exp(scores - largest)
-    return exponentials / (exponentials.sum(-1, keepdim=True) + torch.exp(sink - largest))
 
 
 def mix(pattern: Tensor, v: Tensor) -> Tensor:
@@ -328,11 +288,6 @@ def write_by_source(pattern_row: Tensor, v: Tensor, w_o: Tensor) -> Tensor:
 def gelu_new(x: Tensor) -> Tensor:
     """GPT-2's activation, the tanh form of GELU: x/2 (1 + tanh(sqrt(2/pi) (x + 0.044715 x³)))."""
     return 0.5 * x * (1 + torch.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x * x * x)))
-
-
-def gelu_bloom(x: Tensor) -> Tensor:
-    """BLOOM's activation: `gelu_new` with sqrt(2/pi) rounded to eight digits, as in its code."""
-    return 0.5 * x * (1 + torch.tanh(0.79788456 * x * (1 + 0.044715 * x * x)))
 
 
 def gelu(x: Tensor) -> Tensor:

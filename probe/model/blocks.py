@@ -33,7 +33,6 @@ Norm = Callable[[Tensor, Tensor | None, Tensor | None, Config], Tensor]
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "gelu": functional.gelu,
     "gelu_new": lambda x: functional.gelu(x, approximate="tanh"),
-    "gelu_bloom": formulas.gelu_bloom,
     "relu": functional.relu,
     "relu_squared": lambda x: functional.relu(x).square(),
     "silu": functional.silu,
@@ -173,16 +172,13 @@ def mask(weights: Weights, scores: Tensor, *, local: bool) -> Tensor:
 
 def position_bias(weights: Weights, n: int) -> Tensor | None:
     """The bias that positions add to the scores of self-attention: T5's, from its first layer's
-    table, or ALiBi's; otherwise None.
+    table; otherwise None.
 
     `-> head query_pos key_pos`
     """
     config = weights.config
     stack = weights.attention.name
     positions = torch.arange(n, device=weights.device)
-    if config.positions.kind == "alibi":
-        slopes = formulas.alibi_slopes(config.n_heads).to(weights.device)
-        return formulas.alibi(slopes, positions).expand(-1, n, n)
     if config.positions.kind != "relative bias" or stack == "cross":
         return None
     table = weights.raw[config.family.position_table.format(stack) + ".weight"]
@@ -415,29 +411,20 @@ def scores(weights: Weights, block: Block, qk: Tensor, bias: Tensor | None) -> T
     return scaled if bias is None else scaled + bias
 
 
-def pattern(
-    weights: Weights, block: Block, qk: Tensor, bias: Tensor | None, sinks: Tensor | None
-) -> Tensor:
+def pattern(weights: Weights, block: Block, qk: Tensor, bias: Tensor | None) -> Tensor:
     """The pattern from products of queries and keys: the softmax of their scores.
 
     Shape: `... key_pos -> ... key_pos`
-
-    sinks: as for `softmax_with_sinks`
     """
-    return softmax_with_sinks(scores(weights, block, qk, bias), sinks)
+    return softmax(scores(weights, block, qk, bias))
 
 
-def softmax_with_sinks(scores: Tensor, sinks: Tensor | None) -> Tensor:
+def softmax(scores: Tensor) -> Tensor:
     """The pattern from scores.
 
-    Shape: `... key_pos -> ... key_pos`
-
-    sinks: of the heads, shaped like the scores without keys; None if heads have no sink
+    Shape: `... key_pos`, unchanged
     """
-    if sinks is None:
-        return scores.softmax(-1)
-    sink = sinks[..., None].expand(*scores.shape[:-1], 1)
-    return torch.cat([scores, sink], dim=-1).softmax(-1)[..., :-1]
+    return scores.softmax(-1)
 
 
 def scores_at(
@@ -462,7 +449,7 @@ def pattern_at(
 
     Shape: `batch head d_head, batch kv_head key_pos d_head -> batch head key_pos`
     """
-    return softmax_with_sinks(scores_at(weights, block, q, k, at, terms), block.sinks)
+    return softmax(scores_at(weights, block, q, k, at, terms))
 
 
 def bias_and_mask(
@@ -489,8 +476,8 @@ def attend(weights: Weights, block: Block, projected: Projected, terms: Position
     size = k.shape[-2]
     leading = q.shape[:-3]
     heads = q.shape[-3]
-    # torch's attention supports neither a cap of the scores nor sinks.
-    by_hand = bool(weights.config.attn_logit_softcapping) or block.sinks is not None
+    # torch's attention does not support a cap of the scores.
+    by_hand = bool(weights.config.attn_logit_softcapping)
     bias = terms.of(block).bias
     if bias is not None or n < size or by_hand:
         bias = bias_and_mask(weights, block, terms, n, size)
@@ -499,8 +486,7 @@ def attend(weights: Weights, block: Block, projected: Projected, terms: Position
     v = v.flatten(0, -4)
     if by_hand:
         qk = q @ formulas.repeat_kv(k, heads).mT
-        sinks = None if block.sinks is None else block.sinks[:, None]
-        z = pattern(weights, block, qk, bias, sinks) @ formulas.repeat_kv(v, heads)
+        z = pattern(weights, block, qk, bias) @ formulas.repeat_kv(v, heads)
     else:
         z = functional.scaled_dot_product_attention(
             q,
@@ -533,8 +519,7 @@ def attend_one_position(
     pos = keys.shape[-2]
     bias = terms.query_bias(block, pos, slice(pos + 1))
     bias = None if bias is None else bias.unflatten(0, groups)
-    sinks = None if block.sinks is None else block.sinks.unflatten(0, groups)[..., None]
-    attention = pattern(weights, block, qk, bias, sinks)
+    attention = pattern(weights, block, qk, bias)
     from_past = _grouped(attention[..., :-1], values)
     return gated(torch.addcmul(from_past, attention[..., -1:], v), gate).flatten(1, 2)
 

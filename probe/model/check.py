@@ -442,8 +442,7 @@ def _attention_steps(
         scores = step("scores", blocks.score(exact, block, q, k, terms))
         if "scores" in exact.attention.unreliable_hooks:  # the hooked ones are computed here, too
             scores = steps["scores"]
-        sinks = None if block.sinks is None else block.sinks[:, None]
-        step("pattern", blocks.softmax_with_sinks(scores, sinks))
+        step("pattern", blocks.softmax(scores))
         if rounded:
             z = blocks.gated(formulas.mix(wide["pattern"], v), gate)
         elif "memory" in wide:
@@ -752,7 +751,7 @@ def formulas_of(attention: Attention, config: Config, block: Block) -> dict[str,
         "k": f"{read} W_K{bias['k']}",
         "v": f"{read} W_V{bias['v']}",
         "scores": _scores_formula(attention, config),
-        "pattern": "softmax(scores, sink)" if "sinks" in attention.parts else "softmax(scores)",
+        "pattern": "softmax(scores)",
         "z": "sigmoid(x W_gate) * A V" if family.gated_attention else "A V",
         "delta_e": "z W_O, every head",
         "attn_out": f"Σ ΔE{bias['o']}",
@@ -773,7 +772,7 @@ def _scores_formula(attention: Attention, config: Config) -> str:
         scores = f"normed, {scores}"
     if config.attn_logit_softcapping:
         scores = f"capped({scores})"
-    if family.positions in ("relative bias", "alibi") and attention.name != "cross":
+    if family.positions == "relative bias" and attention.name != "cross":
         scores += " + bias"
     return f"{scores}, masked" if attention.causal else scores
 

@@ -50,7 +50,6 @@ ACTIVATIONS = {
     "gelu": "gelu",
     "gelu_new": "gelu_new",
     "gelu_pytorch_tanh": "gelu_new",
-    "gelu_bloom": "gelu_bloom",
     "relu": "relu",
     "relu2": "relu_squared",
     "silu": "silu",
@@ -478,8 +477,6 @@ def _positions(settings: Settings, family: Family, sizes: Mapping[str, int]) -> 
         )
     if family.positions == "rotary":
         return _rotary(settings, family.config_keys, sizes)
-    if family.positions == "alibi":
-        return Positions("alibi")
     first = _first_row(settings, family.config_keys)
     rows = sizes["n_ctx"] + (family.config_keys.reserved_position_rows or first)
     return Positions(family.positions, rows=rows, first=first)

@@ -12,9 +12,8 @@ in this text (frozen LayerNorm), LN is linear: every term is centred, divided by
 multiplied by the gain, and the bias is one more term. So the sum is exact there, too. It does not
 include the effect of a different write on the scale; a swap measures that. Because scales differ
 from text to text, terms that are equal in every text, such as the token embedding, can have a share
-there. Pre-norm families (GPT-2, GPT-NeoX, Llama) have no norm between a write and the read-out (in
-BLOOM only the embeddings pass through one). In OLMo 2 and Gemma each write passes through one norm,
-which is held in the same way.
+there. Pre-norm families (GPT-2, GPT-NeoX, Llama) have no norm between a write and the read-out. In
+OLMo 2 and Gemma each write passes through one norm, which is held in the same way.
 
 Projected on a sense axis, there are two readings. `shares` gives each component's part of the
 difference of the two sense means over many sentences; they sum to 1. `decompose_resid` gives each
@@ -48,7 +47,6 @@ from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor
-from torch.nn import functional
 from torch.nn.functional import normalize
 
 from probe.errors import CrossCheckError, InputError, require_at_least, whole_number
@@ -69,7 +67,6 @@ __all__ = ["logit_direction", "logit_lens", "nearest_tokens", "residual_stream"]
 # The largest difference between the sum of the terms and the hooked stream, relative to its size.
 # Rounding of float32 causes about 1e-7, a forgotten term far more.
 LARGEST_ERROR = 1e-4
-SINK = "sink"  # the source of the attention that a head gives to no token
 
 
 @dataclass(frozen=True)
@@ -316,8 +313,7 @@ class Component:
     vectors: `row d_model`, a row for each text; in the decomposition of one text, `source d_model`
     attention: `source`, the attention to each source of a head; a single 1 for other components
 
-    A head's sources are the positions that it can attend to, and then its sink, if it has one,
-    which writes nothing.
+    A head's sources are the positions that it can attend to.
     """
 
     component: str
@@ -372,8 +368,8 @@ def components(weights: Weights, states: TargetStates, depth: int) -> Iterator[C
 class DecompositionEntry:
     """One term of the decomposition: a component, or one source of a head.
 
-    pos: the source's position; None for the sink and for other components
-    token: the source as in `Tokens.labels`, or "sink"
+    pos: the source's position; None for other components
+    token: the source as in `Tokens.labels`
     norm: the length of the vector, in units of the residual stream
     contribution: as a fraction of the sense gap; None without an axis
     """
@@ -404,12 +400,6 @@ def components_by_source(trace: Trace, depth: int, *, at: int) -> Iterator[Compo
             passed = norms.behind_attention(part.layer)
             pattern_row = trace.pattern[part.layer, part.head, at, :sources]
             vectors = norms.arriving(delta_e[None], passed)[0]
-            if weights.blocks[part.layer].sinks is not None:
-                # The sink's share writes nothing; without it, the attention would not sum to 1.
-                vectors = functional.pad(vectors, (0, 0, 0, 1))
-                pattern_row = functional.pad(
-                    pattern_row, (0, 1), value=1 - float(pattern_row.sum())
-                )
             part = replace(part, vectors=vectors, attention=pattern_row)
         yield part
 
@@ -490,10 +480,8 @@ def _entries(
         contributions = axis.effect(off_mean).tolist()
     norms = part.vectors.norm(dim=-1).tolist()
     for source, (norm, contribution) in enumerate(zip(norms, contributions, strict=True)):
-        of_token = part.head is not None and source < len(trace.tokens)
-        pos = source if of_token else None
-        token = trace.tokens.labels[source] if of_token else None
-        token = SINK if part.head is not None and not of_token else token
+        pos = None if part.head is None else source
+        token = None if pos is None else trace.tokens.labels[pos]
         yield DecompositionEntry(
             part.component, part.layer, part.head, pos, token, norm, contribution
         )

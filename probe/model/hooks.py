@@ -294,7 +294,7 @@ def check_hooks(model: Model, ids: Sequence[int]) -> None:
     """Tests three properties of every attention on one short text. Raises ModelError with the
     name of the property that fails.
 
-    Pattern rows sum to 1, including the sink's share; a causal attention does not look ahead; an
+    Pattern rows sum to 1; a causal attention does not look ahead; an
     edit of one head's z changes the logits.
     """
     family = model.config.family
@@ -321,9 +321,6 @@ def _problem_of(
     for layer, block in enumerate(whole.stacks[attention.name].blocks):
         if block.mixer is not None:  # there is no pattern
             sums[layer] = 1
-        if block.sinks is not None:  # the rest of a row goes to the sink
-            scores = whole.tensors[attention.name]["scores"][layer].double()
-            sums[layer] += 1 - formulas.softmax_with_sink(scores, block.sinks.to(scores)).sum(-1)
     within = SUMS_WITHIN[pattern.dtype]
     if not torch.allclose(sums, torch.ones_like(sums), rtol=0, atol=within):
         return "the rows of its attention pattern do not sum to 1"

@@ -52,8 +52,7 @@ class RopeScaling:
 
 @dataclass(frozen=True)
 class Positions:
-    """How a model encodes positions: with a table, rotations, T5's buckets, or ALiBi's slopes,
-    which follow from the number of heads.
+    """How a model encodes positions: with a table, rotations, or T5's buckets.
 
     rows: of the position table
     first: the row of the first token
@@ -64,7 +63,7 @@ class Positions:
     buckets: of the offsets, up to `furthest`
     """
 
-    kind: Literal["learned", "sinusoidal", "rotary", "relative bias", "alibi"] = "learned"
+    kind: Literal["learned", "sinusoidal", "rotary", "relative bias"] = "learned"
     rows: int = 0
     first: int = 0
     dims: int = 0

@@ -26,12 +26,7 @@ if TYPE_CHECKING:
 HEAD_PARTS = ("query", "key", "value down", "value up")
 NOT_MATRICES = ("position embedding", "attention biases", "MLP biases", "norms")
 # The parts that the tensors of all experts belong to, half of a tensor each if there are two.
-EXPERT_PARTS = {
-    "experts_gate_up": ("MLP gate", "MLP up"),
-    "experts_out": ("MLP down",),
-    "experts_gate_up_bias": ("MLP biases",),
-    "experts_out_bias": ("MLP biases",),
-}
+EXPERT_PARTS = {"experts_gate_up": ("MLP gate", "MLP up"), "experts_out": ("MLP down",)}
 
 
 @dataclass(frozen=True)
@@ -333,10 +328,8 @@ def _of_experts(raw: "Mapping[str, Tensor]", config: "Config") -> Iterator[tuple
     (attention,) = config.family.attentions
     for layer in range(config.n_layers):
         for role, parts in EXPERT_PARTS.items():
-            name, _ = attention.parts.get(role, ("", ""))
-            tensor = raw.get(attention.layer_prefix.format(layer) + name)
-            if tensor is not None:
-                yield from ((part, tensor.numel() // len(parts)) for part in parts)
+            tensor = raw[attention.layer_prefix.format(layer) + attention.parts[role][0]]
+            yield from ((part, tensor.numel() // len(parts)) for part in parts)
 
 
 def _all_of(raw: "Mapping[str, Tensor]", config: "Config") -> int:

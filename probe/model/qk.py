@@ -10,8 +10,8 @@ a: parts of the head's input at the query's position t. b: parts of its input at
     j. Parts of the stream are embeddings, earlier heads, MLPs and mixers, and their biases
     (`probe.model.decomposition`), each as it arrives after the norm in front of the attention. That
     norm's bias and the bias of the projection are parts, too. N is the norm of queries or keys, and
-    R the rotation by the position; both are the identity in families without them. T5's bias and
-    ALiBi do not belong to a pair of parts: they are a separate term.
+    R the rotation by the position; both are the identity in families without them. T5's bias
+    does not belong to a pair of parts: it is a separate term.
 
 ΔE[t ← j] along a direction u is linear in the stream at j alone, with the attention A[t, j] held:
 
@@ -54,7 +54,7 @@ from probe.model.weights import Block
 # layers.
 By = Literal["part", "source", "layer"]
 # The bias that a family adds to the score of two positions, by the kind of its positions.
-POSITION_BIAS = {"alibi": "ALiBi", "relative bias": "relative bias"}
+POSITION_BIAS = {"relative bias": "relative bias"}
 
 
 class Parts(NamedTuple):

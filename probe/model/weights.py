@@ -70,7 +70,6 @@ class Block:
     w_in, w_gate, w_up: `d_model d_mlp`; a gated MLP has `w_gate` and `w_up` instead of `w_in`
     w_out: `d_mlp d_model`
     experts: the module of a routed MLP, instead of `w_out`
-    sinks: `head`, logits that take part in the softmax
     local: whether the layer has the config's sliding window
     rotated: whether it has rotary positions
     score_divisor: of the products of queries and keys
@@ -107,7 +106,6 @@ class Block:
     w_out: Tensor | None = None
     b_out: Tensor | None = None
     experts: LibraryModule | None = None
-    sinks: Tensor | None = None
     local: bool = False
     rotated: bool = True
     score_divisor: float = 1.0
@@ -431,7 +429,6 @@ def _block(
         w_up=up,
         w_out=scaled(matrix("out")),
         b_out=scaled(raw("out", "bias")),
-        sinks=weights.get(layer_name + attention.parts.get("sinks", ("", ""))[0]),
         experts=LibraryModule(modules.get("mlp", nn.Identity())) if config.n_experts else None,
         local=bool(config.local) and config.local[layer],
         rotated=not (config.positions.unrotated and config.positions.unrotated[layer]),

@@ -485,8 +485,7 @@ def _receiver_z(
     bias = cache.terms.query_bias(block, receiver, readable)
     qk = (keys @ queries[..., None])[..., 0]
     bias = None if bias is None else bias[head, 0]
-    sinks = None if block.sinks is None else block.sinks[head]
-    pattern = blocks.pattern(weights, block, qk, bias, sinks)
+    pattern = blocks.pattern(weights, block, qk, bias)
     return (pattern[:, :, None] @ values)[:, :, 0]
 
 
@@ -523,9 +522,8 @@ def _moved_by_every_sender(
         if channel == KEY:
             qk = qk.repeat(1, 1, k.shape[2], 1)
             qk[..., pos] = (queries * k).sum(-1)
-        sinks = None if block.sinks is None else block.sinks[:, None]
         bias = cache.terms.query_bias(block, receiver, readable)
-        pattern = blocks.pattern(weights, block, qk, bias, sinks)
+        pattern = blocks.pattern(weights, block, qk, bias)
         # One changed value changes one term of the sum. The other terms cancel.
         z = pattern[..., pos, None] * v if channel == VALUE else pattern @ values[:, :, readable]
         yield receiver, z[:, :, 1:] - z[:, :, :1]

@@ -172,6 +172,4 @@ def _pattern(trace: Trace, layer: int, head: int, at: int, scores: Tensor) -> Te
     if bias is not None:
         scores = scores + bias[head, at].cpu()
     scores = scores + blocks.mask(weights, torch.zeros(n, n), local=block.local)[at]
-    if block.sinks is None:
-        return attention.softmax(scores)
-    return attention.softmax_with_sink(scores[None], block.sinks[[head]].cpu().double())[0]
+    return attention.softmax(scores)

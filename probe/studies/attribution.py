@@ -45,7 +45,7 @@ def qk_attribution(
     parts of the two residual streams: why the head attends.
 
     The columns are `part_query part_key score`. The sum over all rows is the model's score, before
-    the cap if scores are capped. A bias that the family adds for two positions (ALiBi, T5's) is a
+    the cap if scores are capped. A bias that the family adds for two positions (T5's) is a
     row with its name in both columns. The scales of all norms are held fixed.
 
     text: a text, or its trace, which several heads can share

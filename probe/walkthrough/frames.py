@@ -465,7 +465,6 @@ def _family_facts(scene: Scene) -> Block:
         "by_layer": config.scores_by_layer,
         "plain_root": not (config.query_scalar or config.scores_by_layer),
         "cap": config.attn_logit_softcapping,
-        "sinks": block.sinks is not None,
         "parallel": config.family.parallel_attn_mlp,
         "biases": [*qk.POSITION_BIAS.values()],
         "positions": config.positions.kind if followed.rotated else "none",

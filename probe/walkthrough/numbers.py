@@ -16,7 +16,6 @@ from torch import Tensor
 
 from probe.model import attention, blocks, forward
 from probe.model.decomposition import residual_stream
-from probe.model.weights import Block
 from probe.walkthrough import choose
 from probe.walkthrough.scene import (
     HEAD_NUMBERS,
@@ -168,17 +167,10 @@ def attention_grids(view: AttentionView, layer: int) -> Quantities:
     dot = blocks.mask(unmasked, uncapped_score, local=block.local) * block.score_divisor
     grids = {"dot": dot, "score": score, "pattern": trace.pattern[layer]}
     if view.causal:
-        grids["open"] = _softmax(block, score)
+        grids["open"] = attention.softmax(score)
     if view.family.divides_scores:
-        grids["steep"] = _softmax(block, attention.mask(dot) if view.causal else dot)
+        grids["steep"] = attention.softmax(attention.mask(dot) if view.causal else dot)
     return grids
-
-
-def _softmax(block: Block, scores: Tensor) -> Tensor:
-    """The pattern from scores, by the formula that the page shows."""
-    if block.sinks is None:
-        return attention.softmax(scores)
-    return attention.softmax_with_sink(scores, block.sinks.to(scores))
 
 
 def entropy(pattern: Tensor) -> Tensor:
@@ -406,11 +398,10 @@ def _pattern_steps(view: AttentionView, layer: int) -> list[Step]:
     is_masked = ~view.allowed
     computed = score.masked_fill(is_masked, 0)
     hooked = trace.scores[layer].masked_fill(is_masked, 0)
-    pattern = _softmax(block, score)
-    softmax = attention.softmax if block.sinks is None else attention.softmax_with_sink
+    pattern = attention.softmax(score)
     return [
         ("scores", formula, computed, hooked),
-        ("pattern", softmax, pattern, trace.pattern[layer]),
+        ("pattern", attention.softmax, pattern, trace.pattern[layer]),
     ]
 
 

@@ -223,26 +223,6 @@ def test_scaled_frequencies_are_those_of_transformers_to_the_last_digit(name: st
     assert config.n_ctx == (300 if name == "longrope" else 2000)
 
 
-def test_a_sink_is_one_more_key_that_has_no_value(numbers) -> None:
-    scores, sinks = attention.mask(numbers(HEADS, POS, POS)), numbers(HEADS)
-    pattern = attention.softmax_with_sink(scores, sinks)
-    one_more = torch.cat([scores, sinks[:, None, None].expand(HEADS, POS, 1)], dim=-1)
-    torch.testing.assert_close(pattern, functional.softmax(one_more, dim=-1)[..., :-1], **EXACT)
-    assert (pattern.sum(-1) < 1).all()
-    # Nothing overflows, and a sink with all of the attention leaves none.
-    assert attention.softmax_with_sink(1e3 * scores, 0 * sinks).isfinite().all()
-    assert attention.softmax_with_sink(scores, 0 * sinks + 1e3).abs().max() == 0
-
-
-def test_alibi_by_hand() -> None:
-    torch.testing.assert_close(attention.alibi_slopes(4), 2.0 ** -torch.tensor([2.0, 4, 6, 8]))
-    # six heads: the four from above, then the first and the third of eight
-    last = attention.alibi_slopes(6)[4:]
-    torch.testing.assert_close(last, 2.0 ** -torch.tensor([1.0, 3.0]))
-    bias = attention.alibi(torch.tensor([0.5, 0.25]), torch.arange(3))
-    assert bias.tolist() == [[[0, 0.5, 1]], [[0, 0.25, 0.5]]]
-
-
 # 32 buckets up to 128, as T5 has them. Both ways: 16 each side, 8 of them exact, then 8 over
 # log2(128/8) = 4 octaves, two per octave: from 8, 11.3, 16, 22.6, 32, 45.3, 64, 90.5 on. One way: 16
 # exact, then 16 over log2(128/16) = 3 octaves.

@@ -1,7 +1,5 @@
 """The steps of a block compared with a forward from the formulas, for every family with one stack."""
 
-from dataclasses import replace
-
 import numpy as np
 import plain_forward
 import pytest
@@ -17,8 +15,8 @@ from probe.model.variants import TargetText
 from probe.patching import edges, positions
 from probe.patching import heads as swaps
 
-# Slopes, rotation of neighbours, sinks and experts, windows on both sides.
-OTHER_RULES = ("bloom", "gptj", "gpt_oss", "modernbert")
+# Rotation of neighbours, experts, windows on both sides.
+OTHER_RULES = ("gptj", "mixtral", "modernbert")
 
 
 def typed(*kinds):
@@ -79,28 +77,6 @@ def test_every_step_is_that_of_the_plain_forward(weights):
         )
         after = blocks.run_mlp(weights, block, inputs["resid_pre"], inputs["resid_mid"])
         assert_near(after, step["resid_post"], family)
-
-
-@pytest.mark.parametrize("bidirectional", [False, True])
-def test_a_local_layer_has_the_bias_of_positions_as_well_as_its_window(bidirectional):
-    """No family of the table has both, so a window is added to the layers of one with slopes."""
-    weights = read_weights(family_model("bloom", torch.float64))
-    local = tuple(replace(block, local=True) for block in weights.blocks)
-    weights = replace(weights, blocks=local, config=replace(weights.config, window=3))
-    if bidirectional:
-        weights = replace(weights, attention=replace(weights.attention, causal=False))
-    assert weights.causal is not bidirectional
-    terms = blocks.position_terms(weights, 8)
-    bias = blocks.position_bias(weights, 8)
-    generator = torch.Generator().manual_seed(0)
-    resid = torch.randn(2, 8, weights.shape[2], generator=generator, dtype=torch.float64)
-    for block in weights.blocks:
-        projected = blocks.project(weights, block, resid, terms, torch.arange(8)[None])
-        exact = plain_forward.attend(weights, block, resid, bias=bias)
-        assert bias.abs().max() > 0 and (exact["pattern"] == 0).any()
-        assert_near(
-            blocks.attend(weights, block, projected, terms), exact["z"], weights.config.family
-        )
 
 
 def test_the_pattern_at_a_position_is_that_of_the_plain_forward(weights):

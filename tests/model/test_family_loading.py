@@ -136,7 +136,6 @@ OLDER |= {"modernbert": THETAS | {"layer_types": None, "global_attn_every_n_laye
 
 
 OLDER |= {"gpt2": {"model_type": None}}  # as the first checkpoints of GPT-2
-OLDER |= {"bloom": {"hidden_size": None, "n_embed": 28, "n_head": None, "num_attention_heads": 4}}
 
 
 @pytest.mark.parametrize(("kind", "older"), OLDER.items())
@@ -720,7 +719,6 @@ NOT_COVERED = [
     ("qwen3_moe", {"decoder_sparse_step": 2}, "decoder_sparse_step is 2 in its config, and the"),
     ("olmoe", {"clip_qkv": 8.0}, "clip_qkv is 8.0 in its config, and the from-scratch check"),
     ("falcon", {"alibi": True}, "alibi is True in its config, and the from-scratch check covers"),
-    ("bloom", {"n_inner": 30}, "n_inner is 30 in its config, and the from-scratch check covers"),
 ]
 
 

@@ -45,7 +45,6 @@ SETTINGS: dict[str, tuple[str, dict[str, object], dict[str, object]]] = {
         f"{kind} without biases": (kind, UNBIASED, {"biased_roles": ""})
         for kind in ("glm4", "jais2")
     },
-    "gpt_oss without biases": ("gpt_oss", UNBIASED, {"biased_roles": ""}),
     "seed_oss with all biases": (
         "seed_oss",
         {"attention_out_bias": True},

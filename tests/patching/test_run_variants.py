@@ -126,7 +126,7 @@ def counted_rows(monkeypatch):
 
 
 @pytest.mark.parametrize(("at_once", "sentences_run"), [(5, [1, 1, 1, 1]), (7, [1, 2, 1])])
-@pytest.mark.parametrize("kind", ["gpt2", "llama", "gpt_oss", "lfm2", "gpt_neox"])
+@pytest.mark.parametrize("kind", ["gpt2", "llama", "mixtral", "lfm2", "gpt_neox"])
 def test_nouns_in_one_sentence_share_the_text_before_them_and_have_separate_donors(
     kind, at_once, sentences_run, monkeypatch
 ):

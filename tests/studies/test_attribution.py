@@ -17,7 +17,6 @@ from safetensors.torch import load_file
 
 import probe
 from probe.errors import CrossCheckError, InputError, UnsupportedModel
-from probe.model import attention
 from probe.model.decomposition import residual_stream
 from probe.stats import axes
 from probe.studies import attribution
@@ -25,10 +24,10 @@ from probe.studies import attribution
 TEXT = "The mole dug under the river bank after the flood"
 TARGET = "The apple bank soon"
 OTHER = "Some people like the river bank and some do not"
-# Rules that no representative has: ALiBi; norms of queries and keys, per head and jointly; rotary
-# positions in some layers, of neighbouring pairs, of some dimensions; sinks; windows on both sides;
-# norms of writes; a parallel block; fused grouped heads.
-RULES = ("bloom", "qwen3", "olmo2", "smollm3", "gptj", "gpt_neox", "gpt_oss", "modernbert")
+# Rules that no representative has: norms of queries and keys, per head and jointly; rotary positions
+# in some layers, of neighbouring pairs, of some dimensions; windows on both sides; norms of writes; a
+# parallel block; fused grouped heads.
+RULES = ("qwen3", "olmo2", "smollm3", "gptj", "gpt_neox", "modernbert")
 RULES += ("falcon", "gemma3_text")
 EACH = [
     pytest.param(*kind.values, torch.float64, marks=kind.marks)
@@ -133,16 +132,6 @@ def test_the_score_of_a_pair_of_parts_follows_the_formula(kind):
             k = by_hand(model, block, key, whole.resid_pre[1, source], block.w_k[kv_head], source)
             expected = float(q @ k) / math.sqrt(model.config.d_head)
             assert parts[a, b] == pytest.approx(expected, rel=1e-5, abs=1e-7)
-
-
-def test_alibi_has_a_separate_row():
-    model = family_model("bloom", torch.float64)
-    parts = probe.qk_attribution(model, TEXT, layer=0, head=1, at="bank", source="river")
-    source = probe.tokenize(model, TEXT).positions_of("river")[-1]
-    slope = float(attention.alibi_slopes(model.config.n_heads)[1])
-    (bias,) = parts.query("part_query == 'ALiBi'")["score"]
-    assert bias == pytest.approx(slope * source, rel=1e-12)
-    assert list(parts.query("part_key == 'ALiBi'")["part_query"]) == ["ALiBi"]
 
 
 @pytest.mark.parametrize("kind", ["gpt2", "llama", "bert"])

@@ -38,6 +38,8 @@ NOT_READ = {
     "apertus": ("Apertus", "an activation with learned parameters (xIELU)"),
     "hunyuan_v1_dense": ("Hunyuan", "norms of queries and keys after the rotation"),
     "phimoe": ("Phi-3.5-MoE", "rotary positions with two magnitudes, and a router of its own"),
+    "bloom": ("BLOOM", "ALiBi, and a rounding of its own in GELU"),
+    "gpt_oss": ("GPT-OSS", "a sink for the attention of every head"),
     "mpnet": ("MPNet", "relative position biases in addition to learned positions"),
     "deberta-v2": ("DeBERTa", "scores of positions in addition to those of contents"),
 }

@@ -41,7 +41,7 @@ Parts = Mapping[str, tuple[str, str]]
 
 # A layer without attention has neither these quantities nor weights with these roles.
 QUANTITIES_OF_HEADS = ("q", "k", "v", "z", "pattern", "scores")
-ROLES_OF_HEADS = ("q", "k", "v", "qkv", "o", "norm_q", "norm_k", "sinks")
+ROLES_OF_HEADS = ("q", "k", "v", "qkv", "o", "norm_q", "norm_k")
 
 _LM_HEAD = re.compile("(ForCausalLM|ForMaskedLM|LMHeadModel)$")
 
@@ -211,7 +211,7 @@ class Family:
 
     # --- positions ---
     # How the position of a token enters the model.
-    positions: Literal["learned", "sinusoidal", "rotary", "relative bias", "alibi"] = "learned"
+    positions: Literal["learned", "sinusoidal", "rotary", "relative bias"] = "learned"
     # Whether rotary positions rotate coordinates 2 i and 2 i + 1 together, not i and i + dims/2.
     rotary_adjacent_pairs: bool = False
 

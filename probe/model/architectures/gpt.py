@@ -1,4 +1,4 @@
-"""Decoders with LayerNorm and plain MLPs: GPT-2, GPT-Neo, GPT-J, GPT-NeoX, OPT, BLOOM, Falcon,
+"""Decoders with LayerNorm and plain MLPs: GPT-2, GPT-Neo, GPT-J, GPT-NeoX, OPT, Falcon,
 GPTBigCode and Phi.
 """
 
@@ -217,51 +217,6 @@ GPTS["opt"] = Family(
     tiny_config=TINY
     | TINY_TOKENS
     | {"hidden_size": 28, "ffn_dim": 36, "max_position_embeddings": 40},
-)
-
-GPTS["bloom"] = Family(
-    name="BLOOM",
-    kind="decoder",
-    architectures=("BloomForCausalLM",),
-    config_keys=ConfigKeys(
-        epsilon="layer_norm_epsilon",
-        activation="gelu_bloom",
-        sizes={"d_mlp": "n_inner", "n_ctx": "seq_length"},
-        default_n_ctx=2048,
-        certified_values={"apply_residual_connection_post_layernorm": (False,), "n_inner": (None,)},
-    ),
-    prefix="transformer.",
-    positions="alibi",
-    in_float32=("softmax",),
-    attentions=(
-        decoder_stack(
-            {
-                "qkv": (
-                    "self_attention.query_key_value",
-                    "heads*d_head+2*kv_heads*d_head d_model with bias",
-                ),
-                "o": ("self_attention.dense", "d_model heads*d_head with bias"),
-                "norm": ("input_layernorm", "d_model with bias"),
-                "in": ("mlp.dense_h_to_4h", "d_mlp d_model with bias"),
-                "out": ("mlp.dense_4h_to_h", "d_model d_mlp with bias"),
-                "norm_mlp": ("post_attention_layernorm", "d_model with bias"),
-            },
-            fused_qkv="by head",
-            hooks={"attn_out": "attn.o.hook_out"},
-            layer_prefix="h.{}.",
-        ),
-    ),
-    embed="word_embeddings",
-    embedding_norm="word_embeddings_layernorm",
-    final_norm="ln_f",
-    tiny_config={
-        **TINY_TOKENS,
-        "vocab_size": 400,
-        "hidden_size": 28,
-        "n_layer": 2,
-        "n_head": 4,
-        "seq_length": 40,
-    },
 )
 
 # The first version of Falcon: one head of keys and values, no biases, and one norm for attention

@@ -8,7 +8,6 @@ from probe.model.architectures.blocks import (
     SANDWICH_NORMS,
     TINY_GROUPED,
     TINY_TOKENS,
-    TINY_YARN,
     decoder_stack,
     qk_norms,
 )
@@ -120,52 +119,4 @@ MIXTURES["flex_olmo"] = replace(
         ),
     ),
     tiny_config=MIXTURES["olmoe"].tiny_config,
-)
-
-MIXTURES["gpt_oss"] = replace(
-    LLAMAS["llama"],
-    name="GPT-OSS",
-    architectures=("GptOssForCausalLM",),
-    config_keys=ConfigKeys(
-        epsilon="rms_norm_eps",
-        biases=ATTENTION_BIAS,
-        window="sliding_window",
-        layer_types="layer_types",
-    ),
-    routed=True,
-    adapter_rounds_differently=True,
-    attentions=(
-        decoder_stack(
-            without(LLAMA_PARTS, "gate", "up", "out")
-            | {
-                "sinks": ("self_attn.sinks", "heads without .weight"),
-                "router": ("mlp.router", "experts d_model with bias"),
-                "experts_gate_up": (
-                    "mlp.experts.gate_up_proj",
-                    "experts d_model 2*d_mlp without .weight",
-                ),
-                "experts_gate_up_bias": (
-                    "mlp.experts.gate_up_proj_bias",
-                    "experts 2*d_mlp without .weight",
-                ),
-                "experts_out": ("mlp.experts.down_proj", "experts d_mlp d_model without .weight"),
-                "experts_out_bias": (
-                    "mlp.experts.down_proj_bias",
-                    "experts d_model without .weight",
-                ),
-            }
-        ),
-    ),
-    tiny_config=TINY_GROUPED
-    | TINY_TOKENS
-    | {
-        "intermediate_size": 20,
-        "num_local_experts": 3,
-        "num_experts_per_tok": 2,
-        "head_dim": 6,
-        "sliding_window": 5,
-        "layer_types": ["full_attention", "sliding_attention"],
-        "swiglu_limit": 1.0,
-        "rope_parameters": TINY_YARN | {"truncate": False},
-    },
 )

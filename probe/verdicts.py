@@ -21,11 +21,13 @@
     backup              It takes over for another head: swapping both moves the word further than
                         the two separate swaps add up to.
     erased              It writes much of the gap, and later layers remove it.
-    suggestive          The interval of its effect excludes 0, but the corrected p does not pass:
-                        not confirmed.
+    suggestive          The interval of its effect excludes 0, but it is not confirmed: the
+                        corrected p does not pass, or the effect is below LARGE and the write does
+                        not separate the senses.
     unread              It moves the sense coordinate but not the next token.
-    separates           Its write differs between the senses. No effect was detected.
-    none                No effect was detected.
+    separates           Its write differs between the senses. No effect of at least SMALLEST was
+                        detected.
+    none                No effect of at least SMALLEST was detected.
 
 A swap counts if it moves at least SMALLEST of the gap, because an effect of a thousandth can be
 certain and still meaningless. A verdict is about one word and one pair of senses. Attention or

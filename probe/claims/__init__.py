@@ -1,5 +1,5 @@
-"""What may be said: the rules that limit the statements of a page, each from the rows of a word in
-a table to some of these rows or a value. Every rule is a filter of the templates.
+"""What may be said: the rules that limit the statements of a page, most of them from the rows of a
+word in a table to some of these rows or a value. Every rule is a filter of the templates.
 
 heads      which heads may be named, in which order
 senses     the gap, what else may explain it, unambiguous nouns

@@ -156,17 +156,19 @@ def with_smallest_p(word_heads: pd.DataFrame, heads: pd.DataFrame) -> pd.DataFra
 
 
 def without_continuation(heads: pd.DataFrame, word_heads: pd.DataFrame) -> list[str]:
-    """The names of movers that do not significantly change which prepared next words are likely.
+    """The names of movers that do not significantly change which prepared next words are likely, in
+    a pair of senses in which they move the word.
 
-    heads: the rows of the word in this table
+    heads, word_heads: the rows of the word in these tables
     """
-    tested = heads.dropna(subset="p_continuation")
+    of_movers = heads.merge(movers(word_heads)[["layer", "head"]], on=["layer", "head"])
+    tested = of_movers[of_movers["verdict"].isin(MOVERS)].dropna(subset="p_continuation")
     moves = (tested["p_continuation"] < LEVEL) & (tested["continuation"] >= SMALLEST)
-    return names_of(tested[~moves & tested["verdict"].isin(movers(word_heads)["verdict"])])
+    return names_of(tested[~moves])
 
 
 def remark(head: Any) -> str:
-    """The sentence that explains why a head's effect, write and attention to the cue differ.
+    """Why a head's effect, write and attention to the cue differ, as a key of the sentence.
 
     "little" or "much": its write is less or more than its effect; "elsewhere": it hardly
     attends to the cue; empty where there is nothing to say, or no effect.

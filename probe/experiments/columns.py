@@ -6,7 +6,9 @@ such as `pair layer head`. A row of a table is an element of the dataset, so mos
 take their meaning and unit from there.
 """
 
+import tomllib
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -24,6 +26,21 @@ KEYS = ("word", "sense_a", "sense_b")
 Variables = Mapping[str, tuple[str, Any]]  # by name: dims, separated by spaces, and values
 
 
+# The contents of each table, and the description of each column.
+Descriptions = tuple[dict[str, str], dict[str, dict[str, str]]]
+
+
+def read_descriptions(path: Path) -> Descriptions:
+    """The contents of each table by name, and the description of each column by "column" or
+    "table.column", from a TOML file.
+    """
+    columns: dict[str, Any] = tomllib.loads(path.read_text(encoding="utf-8"))
+    return columns.pop("tables"), columns
+
+
+SHARED = read_descriptions(Path(__file__).with_suffix(".toml"))
+
+
 class Column(NamedTuple):
     """The meaning of a column, and its unit; the unit is "" for text, names, yes and no."""
 
@@ -36,7 +53,7 @@ class Table(NamedTuple):
 
     holds: its content, in one line
     columns: in order; None for a column whose name has the same meaning in every table
-        (`probe/results/columns.toml`)
+        (`columns.toml`)
     rows: the rows of a word, from its record and the dataset of the experiment, or the table's own
         dataset if the experiment has one for each table
     missing: columns of whole numbers that may be missing
@@ -79,9 +96,12 @@ def dataset(
     """
     import xarray as xr
 
-    described = {
-        name: column for table in tables.values() for name, column in table.columns.items()
-    } | dict(more or {})
+    described: dict[str, Column | None] = {
+        name: Column(**about) for name, about in SHARED[1].items()
+    }
+    for table in tables.values():
+        described |= {name: column for name, column in table.columns.items() if column}
+    described |= more or {}
     pairs = {
         name: ("pair", [pair[number] for pair in senses or ()])
         for number, name in enumerate(("sense_a", "sense_b") if senses else ())

@@ -541,7 +541,7 @@ def swap_every_head(
     states: of the unchanged runs; their z are the donors
     axes: fitted at every stage, by holdout
     gap: G of each pair. `pair stage`
-    reading: the stages at which heads are read
+    readout: the stages at which heads are read
 
     Returns effects (`probe.experiments.swaps`) on the word (`word`), on the prediction of the next
     token and on the logits of known continuations (`next_token`, `continuation`, or None), and of

@@ -1,4 +1,4 @@
-"""The experiments: the modules of this folder with a question, found by their name.
+"""The experiments: the modules of this folder with a question, which have an ORDER.
 
 An experiment is a module, and next to it a template of the same name if the page shows it. It has
 
@@ -14,8 +14,12 @@ An experiment is a module, and next to it a template of the same name if the pag
 
 and, if its template is a section of the page, the section's HEADING and TITLE. FILTERS are
 functions for its template, and COLUMNS the meaning of columns that only its tables have. The first
-line of its docstring is its question. It depends only on the run and on the experiments that it
-needs, so a kept record can be continued in any order.
+line of its docstring says what it asks. It depends only on the run, on the experiments that it
+needs, and on those that answer: `run.top_heads` are the heads that the page names, which their
+verdicts decide. So a kept record can be continued in any order.
+
+The experiments of ALWAYS, `nouns` and `cue_sample` are imported by name elsewhere; all others can
+be removed with their template.
 """
 
 import pkgutil
@@ -38,6 +42,7 @@ class Experiment(Protocol):
     ANSWERS: bool
     SECONDS: float
     TABLES: Mapping[str, Table]
+    # Of a section of the page; those of others lack it.
     HEADING: str
     TITLE: str
     __file__: str

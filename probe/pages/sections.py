@@ -38,7 +38,7 @@ class Section(NamedTuple):
     """One section of a report.
 
     id: of the element.
-    template: in the folder `report`; by default the rows of `table`.
+    template: in the folder `report` or next to the experiment; by default the rows of `table`.
     heading: the heading that it is under.
     title: in the table of contents, of a section before the headings; above the rows of `table`.
     table: what it shows; without this table it is absent, because its experiment was not run.

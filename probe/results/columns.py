@@ -1,29 +1,16 @@
 """The tables of a study: their contents, and the meaning and order of their columns.
 
-`columns.toml` has the descriptions, except those of experiments, which declare their tables. Every
+`probe/experiments/columns.toml` describes what no experiment alone declares. Every
 table starts with its key columns, and a table of heads has one row for each head.
 """
 
 import re
-import tomllib
 from collections.abc import Mapping, Sequence
-from pathlib import Path
-from typing import Any
 
 import pandas as pd
 
+from probe.experiments.columns import SHARED, Descriptions
 from probe.experiments.table import every_experiment
-
-# The contents of each table, and the description of each column.
-Descriptions = tuple[dict[str, str], dict[str, dict[str, str]]]
-
-
-def read_descriptions(path: Path) -> Descriptions:
-    """The contents of each table by name, and the description of each column by "column" or
-    "table.column", from a TOML file.
-    """
-    columns: dict[str, Any] = tomllib.loads(path.read_text(encoding="utf-8"))
-    return columns.pop("tables"), columns
 
 
 def of_experiments() -> Descriptions:
@@ -43,10 +30,9 @@ def of_experiments() -> Descriptions:
     return tables, columns
 
 
-_SHARED = read_descriptions(Path(__file__).with_suffix(".toml"))
 _EXPERIMENTS = of_experiments()
-TABLES = _SHARED[0] | _EXPERIMENTS[0]
-COLUMNS = _SHARED[1] | _EXPERIMENTS[1]
+TABLES = SHARED[0] | _EXPERIMENTS[0]
+COLUMNS = SHARED[1] | _EXPERIMENTS[1]
 
 
 def dictionary(

@@ -17,13 +17,14 @@ import pandas as pd
 import torch
 from torch import Tensor
 
+from probe.experiments.columns import read_descriptions
 from probe.model import blocks, forward, qk
 from probe.model.check import Certificate
 from probe.model.model import Model
 from probe.model.parameters import Count
 from probe.model.records import as_array
 from probe.model.tokens import Tokens, visible_token
-from probe.results.columns import dictionary, read_descriptions
+from probe.results.columns import dictionary
 from probe.results.frames import certificate_rows
 from probe.tidy import by_head, rounded
 from probe.walkthrough import numbers

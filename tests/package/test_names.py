@@ -70,7 +70,7 @@ def test_old_names_occur_nowhere() -> None:
 def test_the_search_reads_code_tests_chapters_templates_and_analyses() -> None:
     names = {str(path.relative_to(ROOT)) for path in TEXTS}
     assert {
-        "probe/results/columns.toml",
+        "probe/experiments/columns.toml",
         "probe/pages/templates/report/ambiguity.html.j2",
         "tests/conftest.py",
         "analyses/investigation.ipynb",

@@ -7,8 +7,10 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
 import pytest
+import xarray as xr
 from measured import assert_same
 
 import probe
@@ -151,6 +153,14 @@ def test_a_stopped_study_resumes_and_has_the_same_numbers(tiny, answer, whole, f
     page = (folder / REPORT).read_text(encoding="utf-8")
     assert "unfinished" not in page and sections_of(page) >= {*SECTIONS}
     assert "unfinished" not in manifest_of(folder)
+
+    tree = probe.read(folder).data["bank"]
+    xr.testing.assert_identical(tree, finished.data["bank"])
+    tree.to_netcdf(folder / "bank.nc", engine="h5netcdf")
+    with xr.open_datatree(folder / "bank.nc", engine="h5netcdf") as opened:
+        net = opened["heads/0"].net
+        assert net.dims == ("layer", "head") and net.attrs["unit"] == "fraction of the sense gap"
+        np.testing.assert_allclose(net.values.ravel(), finished.heads["net"], rtol=1e-5)
 
 
 @pytest.mark.slow

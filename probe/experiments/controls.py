@@ -21,8 +21,7 @@ from torch import Tensor
 from probe.experiments.columns import KEYS, Column, Table, as_elsewhere, dataset, rows
 from probe.experiments.run import WordRun
 from probe.model import decomposition
-from probe.model.load import read_weights
-from probe.model.weights import Weights
+from probe.model.weights import Weights, weights_of
 from probe.stats.resampling import Array
 from probe.stats.separation import held_out_auroc
 
@@ -83,7 +82,7 @@ def measure(run: WordRun) -> "xr.Dataset | None":
         material.targets[row] + 1 < len(material.tokens[row]) for row in sentences
     ):
         by_condition[LATER] = auroc(run.weights, later_z)
-    by_condition[UNTRAINED] = auroc(read_weights(run.random_model), run.untrained.z)
+    by_condition[UNTRAINED] = auroc(weights_of(run.random_model), run.untrained.z)
 
     # Only the permutations have a range. `condition layer head`
     range_of = {PERMUTED: np.quantile(null, (0.05, 0.95), axis=0)}

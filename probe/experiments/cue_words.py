@@ -11,9 +11,9 @@ from dataclasses import dataclass, replace
 
 from probe.errors import InputError
 from probe.experiments.cues import Report, Template, continuation_probability, template
-from probe.model.load import read_weights
 from probe.model.model import Model
 from probe.model.tokens import ids_after, whole_words, word_continuations
+from probe.model.weights import weights_of
 from probe.text.slots import Slotted, frames_for, read_frames, stem_of, words_of
 
 DOING = "Cannot scan cues"  # as error messages begin
@@ -126,9 +126,7 @@ def without_beginnings(model: Model, slots: Slots, *, report: Report | None = No
     if not model.config.causal or not model.config.has_lm_head or not continuations:
         return slots
     before = slots.templates[0].before
-    p = continuation_probability(
-        read_weights(model), before, slots.ids, continuations, report=report
-    )
+    p = continuation_probability(weights_of(model), before, slots.ids, continuations, report=report)
     ends = p <= MORE_LIKELY_THAN_NOT
     whole = [cue for cue, is_word in zip(slots.cues, ends, strict=True) if is_word]
     _require_enough(model, whole)

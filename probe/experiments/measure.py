@@ -20,8 +20,8 @@ from probe.experiments.record import WordRecord
 from probe.experiments.run import WordRun
 from probe.experiments.table import every_experiment
 from probe.model.kept_keys import keeping
-from probe.model.load import read_weights
 from probe.model.model import Model
+from probe.model.weights import weights_of
 from probe.progress import Begin, Countdown, Progress, silent, unreported
 from probe.stats.numbers import counted
 from probe.text.sentences import Sentence
@@ -251,7 +251,7 @@ def unmeasured(
         not_used={reason: len(material)} if len(material) else {},
         reason=reason,
         heads=model.config.n_heads,
-        has_heads=tuple(read_weights(model).has_heads.tolist()),
+        has_heads=tuple(weights_of(model).has_heads.tolist()),
         depth=0,
         measured={},
     )

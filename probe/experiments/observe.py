@@ -16,12 +16,11 @@ import torch
 from probe.errors import InputError
 from probe.experiments.material import Material, SensePairSplits, continuations
 from probe.model import forward
-from probe.model.load import read_weights
 from probe.model.model import Model
 from probe.model.records import TargetStates
 from probe.model.trace import target_states
 from probe.model.variants import TargetText
-from probe.model.weights import Weights
+from probe.model.weights import Weights, weights_of
 from probe.stats import axes, resampling
 from probe.stats.axes import Axis, DepthSeparation, HeldOutAxes
 from probe.stats.limits import LEVEL
@@ -146,7 +145,7 @@ def read_states(model: Model, material: Material, *, later_token: bool) -> Targe
     reads them.
     """
     before = None
-    if predicts(read_weights(model)):
+    if predicts(weights_of(model)):
         # A text that begins with the word is read at position 0; its surprisal is not used.
         before = [max(0, word.start - 1) for word in material.words]
     later = None
@@ -165,7 +164,7 @@ def _stages(model: Model, material: Material, states: TargetStates) -> Stages:
     """The vectors on which axes are fitted, with one stage for the next token and one for
     continuations, if the model and the lexicon have them.
     """
-    weights = read_weights(model)
+    weights = weights_of(model)
     if not predicts(weights):
         return Stages(states.resid)
     unembedding = forward.unembedding(weights, weights.dtype)

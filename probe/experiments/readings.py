@@ -18,10 +18,10 @@ from probe.experiments.prepare import Prepared
 from probe.experiments.record import WordRecord
 from probe.experiments.run import WordRun
 from probe.model import decomposition
-from probe.model.load import read_weights
 from probe.model.model import Model
 from probe.model.records import Trace
 from probe.model.trace import trace
+from probe.model.weights import weights_of
 from probe.patching.sets import HeadIndex
 
 if TYPE_CHECKING:
@@ -196,7 +196,7 @@ def _average(
     train = split.holdouts[int(pair.sense.axes.cell[row])].train
     rows_a = [split.rows[position] for position in train if split.is_a[position]]
     rows_b = [split.rows[position] for position in train if not split.is_a[position]]
-    weights = read_weights(model)
+    weights = weights_of(model)
     return decomposition.average(
         weights, observation.states, rows_a, rows_b, depth=observation.depth
     )

@@ -13,11 +13,10 @@ from probe.experiments.options import Options
 from probe.experiments.prepare import Prepared
 from probe.experiments.swaps import Effects, effects_of, net_by_pair
 from probe.model.kept_keys import KeptKeys
-from probe.model.load import read_weights
 from probe.model.model import Model
 from probe.model.records import TargetStates
 from probe.model.trace import target_states
-from probe.model.weights import Weights
+from probe.model.weights import Weights, weights_of
 from probe.patching.sets import HeadIndex
 from probe.stats import resampling
 from probe.stats.limits import GATE
@@ -84,7 +83,7 @@ class WordRun:
     @cached_property
     def weights(self) -> Weights:
         """The weights of the model."""
-        return read_weights(self.model)
+        return weights_of(self.model)
 
     @cached_property
     def kept_keys(self) -> KeptKeys:

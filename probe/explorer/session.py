@@ -31,11 +31,11 @@ from probe.model.decomposition import (
     decompose_resid,
     residual_stream,
 )
-from probe.model.load import read_weights
 from probe.model.model import Model, require_heads
 from probe.model.records import Trace
 from probe.model.tokens import require_text, tokenize, visible_token
 from probe.model.trace import target_states, trace
+from probe.model.weights import weights_of
 from probe.pages import walk_sentences
 from probe.patching import positions
 from probe.patching.pair import (
@@ -118,7 +118,7 @@ class Explorer:
             )
         require_heads(model.config, "an exploration", "use report, patch or trace")
         self.model = model
-        self.weights = read_weights(model)
+        self.weights = weights_of(model)
         cached = lru_cache(CACHE_SIZE)
         self.trace_of: Callable[[str], Trace] = cached(partial(trace, model))
         self.run_of: Callable[[str], PairCache] = cached(self._run)

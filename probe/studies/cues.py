@@ -39,11 +39,11 @@ from probe.experiments.material import choose_words, prepare, sentences_of
 from probe.experiments.observe import Observation, SenseAxes, observe
 from probe.model.architectures import require_single
 from probe.model.check import certify
-from probe.model.load import ModelSource, load, read_weights
+from probe.model.load import ModelSource, load
 from probe.model.model import Model
 from probe.model.tokens import Tokens, ids_after, tokenize
 from probe.model.trace import target_states
-from probe.model.weights import Weights
+from probe.model.weights import Weights, weights_of
 from probe.patching.sets import HeadIndex
 from probe.patching.tokens import replace_tokens
 from probe.progress import Progress, silent
@@ -204,7 +204,7 @@ def _measure(
     model: Model, word: str, slots: Slots, fitted: Fitted, report: Progress, *, seed: int
 ) -> MeasuredCues:
     """The shares of all heads, and the scan of the heads with the largest shares."""
-    weights = read_weights(model)
+    weights = weights_of(model)
     sample = draw_sample(slots.templates, slots.words, slots.ids, seed=seed)
     shares = measure_shares(
         weights,
@@ -331,7 +331,7 @@ def _fit_sentences(model: Model, word: str, sentences: Any, slots: Slots, *, see
         fitted,
         held_out=held_out,
         at_nouns=_at_nouns(model, observation, pair, cues, slots),
-        by_embedding=_by_embedding(read_weights(model), pair.split, cues),
+        by_embedding=_by_embedding(weights_of(model), pair.split, cues),
     )
 
 
@@ -378,7 +378,7 @@ def _at_nouns(
     material = observation.material
     names = [noun for noun, _ in _nouns(model, slots.before, material.word, slots.word)]
     among = candidates(model, material, names)
-    weights = read_weights(model)
+    weights = weights_of(model)
     at_nouns = {}
     for noun, ids in among.nouns.items():
         fitting = set(rows_for(among, noun))
@@ -452,7 +452,7 @@ def fit_texts(
     rng = np.random.default_rng(seed)
     numbers = rng.permutation(len(slots.cues))[:sample_size]
     sample = [slots.cues[number].ids for number in numbers]
-    depth = most_reliable_depth(read_weights(model), slots.templates, sample, by_depth, slots.word)
+    depth = most_reliable_depth(weights_of(model), slots.templates, sample, by_depth, slots.word)
     sha256 = sha256_of_bytes("\n".join(texts).encode())
     return Fitted(scan_axes(by_depth[: depth + 1]), list(texts), TWO_TEXTS, sha256)
 

@@ -20,8 +20,9 @@ from probe.experiments.accuracy import Answers, Task, answer, numbered, prepare_
 from probe.experiments.material import choose_words
 from probe.model.architectures import require_single
 from probe.model.check import certify
-from probe.model.load import ModelSource, load, read_weights
+from probe.model.load import ModelSource, load
 from probe.model.model import Model
+from probe.model.weights import weights_of
 from probe.progress import Progress, silent
 from probe.provenance import hash_of, manifest
 from probe.results import ablation
@@ -202,7 +203,7 @@ def _without_heads(
     """
     word_seed = hash_of(seed, task.material.word)
     without = predict_without(
-        read_weights(model),
+        weights_of(model),
         task.material,
         states,
         numbered(task.material.sentences),

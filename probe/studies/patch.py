@@ -25,11 +25,11 @@ from probe.experiments.patch import (
     ways_of_others,
 )
 from probe.model.hooks import Hook
-from probe.model.load import ModelSource, load, read_weights
+from probe.model.load import ModelSource, load
 from probe.model.model import Model
 from probe.model.tokens import Tokens, text_position, token_id, tokenize
 from probe.model.trace import target_states
-from probe.model.weights import Weights
+from probe.model.weights import Weights, weights_of
 from probe.patching.inputs import require_depth
 from probe.patching.pair import TokenPair, positions_from_word
 from probe.patching.positions import HEAD
@@ -122,7 +122,7 @@ def patch(
         (16, 6)
     """
     model = load(model)
-    weights = read_weights(model)
+    weights = weights_of(model)
     one_pair = isinstance(text, str) and isinstance(against, str)
     pairs = _pairs(model, _texts(text, against), at, read)
     depth = len(weights.blocks) if depth is None else depth
@@ -204,7 +204,7 @@ def patch_hooks(
         torch.Size([1, 4])
     """
     model = load(model)
-    weights = read_weights(model)
+    weights = weights_of(model)
     n_layers, n_heads, *_ = weights.shape
     pairs = _heads(model, heads)
     for layer, head in pairs:

@@ -17,8 +17,9 @@ from probe.experiments.measure import measure, unmeasured
 from probe.experiments.observe import observe
 from probe.experiments.options import NounPlan, Options
 from probe.experiments.record import WordRecord
-from probe.model.load import read_weights, untrained
+from probe.model.load import untrained
 from probe.model.model import Model
+from probe.model.weights import weights_of
 from probe.patching.sets import HeadIndex
 from probe.progress import Progress, silent
 from probe.provenance import digest_of
@@ -186,7 +187,7 @@ def measure_sets(
         )
         for sense in observation.pairs
     ]
-    return carry_over(read_weights(model), observation, pairs, order, depth=depth, seed=seed)
+    return carry_over(weights_of(model), observation, pairs, order, depth=depth, seed=seed)
 
 
 def choose_sentences(model: Model, sentences: Sequence[Sentence], seed: int) -> ChosenSentences:

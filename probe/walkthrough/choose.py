@@ -29,12 +29,12 @@ from probe.errors import InputError
 from probe.experiments.material import prepare_counted, sentences_of
 from probe.experiments.observe import Observation, observe
 from probe.model import attention, decomposition
-from probe.model.load import read_weights
 from probe.model.model import Model
 from probe.model.records import TargetStates
 from probe.model.tokens import Tokens, tokenize, word_positions
 from probe.model.trace import target_states
 from probe.model.variants import TargetText
+from probe.model.weights import weights_of
 from probe.patching.heads import swap_heads
 from probe.stats.axes import Axis, fit_axis, nearest_sense
 from probe.text import lexicon
@@ -308,7 +308,7 @@ def sentence_axis(model: Model, word: WordInText, second: WordInText) -> SenseAx
     the first and -1/2 in the second.
     """
     states = target_states(model, [word.tokens, second.tokens], [word.at, second.at])
-    n_layers = len(read_weights(model).blocks)
+    n_layers = len(weights_of(model).blocks)
     names = cue_names(word, second, causal=model.config.causal)
     return _axis_between(model, states, [[0], [1]], names, n_layers)
 
@@ -370,7 +370,7 @@ def _axis_between(
     depth: int,
 ) -> SenseAxis:
     first, second = rows_by_sense
-    weights = read_weights(model)
+    weights = weights_of(model)
 
     def reading(depth: int) -> AxisAtDepth:
         at_depth = states.resid[:, depth]
@@ -569,7 +569,7 @@ def swap_effects(model: Model, word: WordInText, donor_z: Tensor, sense_axis: Se
     Every swap is performed. Positive is toward the second meaning, the donor's, as in a study's
     swaps. As there, heads after the read-out layer are read after the last layer.
     """
-    weights = read_weights(model)
+    weights = weights_of(model)
     rows = [TargetText(word.tokens.ids, word.at)]
     n_layers = len(weights.blocks)
     axes = [sense_axis.of_layers([layer]).axis for layer in range(n_layers)]
@@ -591,7 +591,7 @@ def swaps_between(model: Model, word: WordInText, second: WordInText) -> Tensor:
     """
     between = sentence_axis(model, word, second)
     if not has_length(between.axis):
-        return torch.zeros(read_weights(model).shape[:2])
+        return torch.zeros(weights_of(model).shape[:2])
     donor = target_states(model, [second.tokens], [second.at])
     return swap_effects(model, word, donor.z[0], between)
 

@@ -266,7 +266,7 @@ def test_a_study_shows_itself_and_names_its_frames(study):
     page = study._repr_html_()
     assert "bank" in page and "tiny-senses" in page
     with pytest.raises(
-        AttributeError, match="this study has no 'nothing'; its frames are words, heads"
+        AttributeError, match="this study has no 'nothing'; its frames are words, depth"
     ):
         _ = study.nothing
 

@@ -14,7 +14,6 @@ import probe
 from probe.errors import InputError
 from probe.experiments.measure import not_swapped
 from probe.pages.terminal import survey_suffices
-from probe.stats import limits
 from probe.stats.numbers import counted
 from probe.studies import survey as survey_run
 from probe.studies import words, workers
@@ -258,7 +257,7 @@ def test_a_dry_run_says_which_words_can_be_measured_and_writes_nothing(run, tmp_
         "2 of 4 words can be measured; with fewer than 7 no test of the gap between meanings can pass, "
         "however clear it is: give more words with two sentences of each of two senses."
     )
-    monkeypatch.setattr(limits, "FEWEST_WORDS", 2)
+    monkeypatch.setattr("probe.pages.terminal.FEWEST_WORDS", 2)
     assert run("survey", *options, "--dry-run")[1].splitlines()[0] == (
         f"2 of 4 words can be measured, on {words['sentences'].sum()} sentences; heads are swapped "
         f"in {words['pairs'].sum()} pairs of them."

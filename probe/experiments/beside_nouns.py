@@ -105,6 +105,21 @@ class PartComparison:
         )
 
 
+# The columns of the ambiguity gate, without nouns in the word's place.
+NO_GATE: Mapping[str, Any] = {
+    "general_share": np.nan,
+    "largest_share": np.nan,
+    "ambiguity_p": np.nan,
+    "nouns_compared": 0,
+    "surprisal": np.nan,
+    "surprisal_nouns": np.nan,
+    "nouns_near": 0,
+    "ambiguity_p_near": np.nan,
+    "sentences_not_compared": 0,
+    "not_compared": "",
+}
+
+
 def ambiguity_gates(
     results: "Sequence[xr.Dataset | None]", depth: int
 ) -> list[dict[str, Any] | None]:

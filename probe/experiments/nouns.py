@@ -31,6 +31,7 @@ from torch import Tensor
 
 from probe.experiments.beside_nouns import (
     MEASURES,
+    NO_GATE,
     PartComparison,
     ambiguity_gates,
     compare_with_nouns,
@@ -302,7 +303,7 @@ def _with_comparisons(
     with_gap = [each.number for each in run.swapped_pairs]
     ranked = [each if number in with_gap else None for number, each in enumerate(results)]
     columns: list[dict[str, Any]] = [
-        _variables(gate) if gate else {} for gate in ambiguity_gates(ranked, run.observation.depth)
+        _variables(gate or NO_GATE) for gate in ambiguity_gates(ranked, run.observation.depth)
     ]
     over_senses: dict[str, Array] = {}
     for measured, joined in (("moved", joined_parts), ("write", joined_writes)):

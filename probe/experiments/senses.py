@@ -4,7 +4,6 @@ The gap of each pair of senses, with the sentences that it was measured on and t
 to pass before an effect on it has a meaning (`probe.experiments.prepare`).
 """
 
-from collections.abc import Mapping
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +12,7 @@ import pandas as pd
 import torch
 
 from probe.experiments import swaps
+from probe.experiments.beside_nouns import NO_GATE
 from probe.experiments.columns import (
     KEYS,
     Column,
@@ -43,19 +43,6 @@ SECONDS = 1.0
 FEWEST_OF_A_FORM = 4
 NOT_ASKED_FOR = "no nouns were asked for"  # why a word was not compared with nouns
 NO_GAP = "the gap between the senses is not significant"
-# The columns of the ambiguity gate, without nouns in the word's place.
-NO_GATE: Mapping[str, Any] = {
-    "general_share": np.nan,
-    "largest_share": np.nan,
-    "ambiguity_p": np.nan,
-    "nouns_compared": 0,
-    "surprisal": np.nan,
-    "surprisal_nouns": np.nan,
-    "nouns_near": 0,
-    "ambiguity_p_near": np.nan,
-    "sentences_not_compared": 0,
-    "not_compared": "",
-}
 # The fields of a sentence that are columns of its table.
 SENTENCE = (
     *("word", "sense", "text", "start", "end", "form", "frame", "pair"),

@@ -29,12 +29,12 @@ from measured import options_of, studied
 import probe
 from probe.errors import InputError
 from probe.experiments import nouns
+from probe.experiments.beside_nouns import NO_GATE
 from probe.experiments.candidates import candidates
 from probe.experiments.heads import every_head
 from probe.experiments.material import WORDS, prepare, sentences_of
 from probe.experiments.measure import measure_gates
 from probe.experiments.observe import split_senses
-from probe.experiments.senses import NO_GATE
 from probe.model.find import PACKAGED
 from probe.model.load import untrained
 from probe.model.model import Model

@@ -3,6 +3,7 @@ are separated, the gap has no bias, and the states equal a separate run of the c
 
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 
 import handmade
 import numpy as np
@@ -38,8 +39,9 @@ from probe.experiments.candidates import (
     require_usable,
 )
 from probe.experiments.material import prepare
+from probe.experiments.measure import measure
 from probe.experiments.nouns import WordInPlace, at_rows, axes_until, put_in_place
-from probe.experiments.observe import observe
+from probe.experiments.observe import observe, split_senses
 from probe.experiments.prepare import prepare_pairs
 from probe.experiments.swaps import gaps, run_swaps
 from probe.model.load import read_weights
@@ -57,6 +59,7 @@ from probe.text.splits import cross_fit, restrict
 from probe.verdicts import passes_gate
 
 SENTENCES = make_sentences(cues=12, frames=6, distances=(1, 2))
+GOLDEN = Path(__file__).parents[1] / "golden" / "sentences"
 PAIRS = 36  # of sentences, in which heads are swapped
 SPECIFIC, GENERAL = (1, 1), (1, 2)
 
@@ -599,3 +602,16 @@ def test_edges_into_a_general_head_are_separated_from_edges_into_a_specific_head
     assert general["nouns"] == pytest.approx(0.5, abs=0.02)
     assert general["nouns_share"] == pytest.approx(1, abs=0.02)
     assert general["comparison"] not in ("more", "less")
+
+
+def test_one_of_many_words_without_a_gap_has_no_gate_and_no_verdicts(tiny):
+    """Its heads are swapped, and nouns take its place, because words are compared in raw units."""
+    sentences = probe.read_sentences(GOLDEN / "no_gap.csv").sentences
+    material = prepare(tiny, "window", sentences)
+    options = replace(options_of(experiments=("nouns",)), one_of_many=True)
+    record = measure(tiny, material, split_senses(material, seed=0, causal=True), options)
+    [row] = table_of(record, "words").to_dict("records")
+    assert record.of_pairs("nouns") != [None] and not row["ranked"]
+    assert row["not_compared"] == "the gap between the senses is not significant"
+    assert set(table_of(record, "heads")["verdict"]) == {"none"}
+    assert table_of(record, "word_heads").empty

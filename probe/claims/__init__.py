@@ -4,7 +4,7 @@ word in a table to some of these rows or a value. Every rule is a filter of the 
 heads      which heads may be named, in which order
 senses     the gap, what else may explain it, unambiguous nouns
 cues       what heads take from the cue
-sentences  those that are read otherwise, and what calls for caution
+sentences  which are read as another sense, and what calls for caution
 sets       how much of the gap a few heads keep
 survey     many words
 """

@@ -44,8 +44,8 @@ def _strongest(rows: pd.DataFrame, number: int, value: str) -> list[dict[str, An
 
 
 def attention_to_sink(readings: pd.DataFrame) -> float | None:
-    """The mean attention of a head to the first token of its sentences. None where that is no sink,
-    to which a head attends much and from which it writes little.
+    """The mean attention of a head to the first token of its sentences, if that token is a sink:
+    the head attends to it much and writes little from it. None otherwise.
 
     readings: the rows of one head in this table
     """

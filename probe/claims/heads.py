@@ -113,8 +113,8 @@ def with_their_readers(word_heads: pd.DataFrame) -> pd.DataFrame:
 
 
 def bound_of_others(word_heads: pd.DataFrame) -> int | None:
-    """The end of a 95 % interval of a head that is no mover that is furthest from 0, in whole
-    percent of the gap. None without such heads.
+    """How far from 0 the 95 % intervals of the heads that are not movers reach, in whole percent of
+    the gap. None if all heads are movers.
     """
     others = word_heads[~word_heads["verdict"].isin(MOVERS)]
     if others.empty:

@@ -59,8 +59,8 @@ def nuisances(words: pd.DataFrame) -> list[str]:
 
 
 def confounders(words: pd.DataFrame) -> list[str]:
-    """The nuisances that may explain the effects on a word: an untrained model's gap is none if the
-    word passes the ambiguity gate.
+    """The nuisances that may explain the effects on a word. The gap of an untrained model does not
+    count if the word passes the ambiguity gate.
 
     Unambiguous nouns have the same function words around them, which is what an untrained model
     sees. They do not rule out that a head writes a position at the ambiguous word only.

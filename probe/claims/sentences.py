@@ -1,4 +1,4 @@
-"""The sentences of a word: those that are read otherwise, and what calls for caution."""
+"""Which sentences of a word the model reads as another sense, and what calls for caution."""
 
 from typing import Any
 

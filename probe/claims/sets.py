@@ -33,7 +33,7 @@ def random_sets_like(random_sets: pd.DataFrame, size: int) -> pd.DataFrame:
 
 def peak(curves: pd.DataFrame) -> "pd.Series | None":
     """The row of the number of top heads that keep the most, if they keep more of the gap than all
-    heads do, beyond noise. None if there is none.
+    heads do, beyond noise. None otherwise.
 
     curves: the rows of one word in this table
     """

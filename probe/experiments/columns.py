@@ -48,6 +48,10 @@ class Column(NamedTuple):
     unit: str = ""
 
 
+# The columns that mean the same in several tables.
+OF_SEVERAL = {name: Column(**about) for name, about in SHARED[1].items() if "." not in name}
+
+
 class Table(NamedTuple):
     """A table of an experiment.
 
@@ -96,9 +100,7 @@ def dataset(
     """
     import xarray as xr
 
-    described: dict[str, Column | None] = {
-        name: Column(**about) for name, about in SHARED[1].items()
-    }
+    described: dict[str, Column | None] = dict(OF_SEVERAL)
     for table in tables.values():
         described |= {name: column for name, column in table.columns.items() if column}
     described |= more or {}

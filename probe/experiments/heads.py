@@ -44,6 +44,7 @@ from probe.experiments.swaps import (
     drawn_effects,
     effects_at,
     effects_of,
+    has_effects,
     net_by_pair,
     ratio,
     run_measured,
@@ -101,7 +102,7 @@ ALL = "all"  # the dataset over all pairs of senses with a gap
 MIXED = "layers without heads"  # the dataset of mixers
 
 
-@lru_cache(maxsize=2)  # three tables of a word read it
+@lru_cache(maxsize=1)  # three tables of a word read it, one after the other
 def every_head(record: WordRecord) -> pd.DataFrame:
     """A row for every head and pair of senses of a word, with the verdict and all numbers that it
     depends on.
@@ -464,11 +465,6 @@ def measure(run: WordRun) -> "dict[str, xr.Dataset]":
         if mixers is not None:
             both[MIXED] = mixers
     return both
-
-
-def has_effects(data: "xr.Dataset") -> bool:
-    """Whether the heads of a pair of senses have effects: they were swapped, and there is a gap."""
-    return "gap_by_pair" in data
 
 
 def net_where(

@@ -78,13 +78,20 @@ class WordRecord:
 
     def of_pairs(self, experiment: str) -> "list[xr.Dataset | None]":
         """The dataset of an experiment for each pair of senses; None where there is none."""
-        results = self.measured.get(experiment) or {}
-        return [results.get(str(number)) for number in range(len(self.senses))]
+        return for_each_pair(self.measured.get(experiment), len(self.senses))
 
 
 def by_number(results: "Sequence[xr.Dataset | None]") -> "dict[str, xr.Dataset]":
     """The result of an experiment with a dataset for each pair of senses, by the pair's number."""
     return {str(number): each for number, each in enumerate(results) if each is not None}
+
+
+def for_each_pair(results: Any, pairs: int) -> "list[xr.Dataset | None]":
+    """The datasets of a result by number, as a list; None where there is none.
+
+    pairs: the number of pairs of senses
+    """
+    return [(results or {}).get(str(number)) for number in range(pairs)]
 
 
 def numbered(results: "Mapping[str, xr.Dataset]") -> "list[xr.Dataset]":

@@ -11,7 +11,8 @@ from probe.experiments.design import Pairs
 from probe.experiments.observe import Observation, clearest
 from probe.experiments.options import Options
 from probe.experiments.prepare import Prepared
-from probe.experiments.swaps import Effects, effects_of, net_by_pair
+from probe.experiments.record import for_each_pair
+from probe.experiments.swaps import Effects, effects_of, has_effects, net_by_pair
 from probe.model.kept_keys import KeptKeys
 from probe.model.model import Model
 from probe.model.records import TargetStates
@@ -107,8 +108,7 @@ class WordRun:
     def of_pairs(self, experiment: str) -> "list[xr.Dataset | None]":
         """The dataset of an earlier experiment for each pair of senses; None where there is
         none."""
-        results = self.earlier.get(experiment) or {}
-        return [results.get(str(number)) for number in range(len(self.prepared))]
+        return for_each_pair(self.earlier.get(experiment), len(self.prepared))
 
     @cached_property
     def swapped_pairs(self) -> list[SwappedPair]:
@@ -117,7 +117,7 @@ class WordRun:
         return [
             SwappedPair(number, prepared, data)
             for number, (prepared, data) in enumerate(both)
-            if data is not None and "gap_by_pair" in data
+            if data is not None and has_effects(data)
         ]
 
     @cached_property

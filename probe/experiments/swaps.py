@@ -115,6 +115,11 @@ def effects_of(data: "xr.Dataset") -> Effects:
     return {name: data[f"{name}_by_pair"].values for name in ("gap", *NUMERATORS)}
 
 
+def has_effects(data: "xr.Dataset") -> bool:
+    """Whether the heads of a pair of senses have effects: they were swapped, and there is a gap."""
+    return "gap_by_pair" in data
+
+
 def ratio(effects: Effects, name: str) -> Array:
     """Σ of a numerator / Σ G over pairs. `-> layer head`"""
     return np.asarray(effects[name].sum(0) / effects["gap"].sum(0)[:, None])

@@ -59,12 +59,12 @@ def of_experiments(records: Sequence[WordRecord]) -> dict[str, pd.DataFrame]:
     tables: dict[str, pd.DataFrame] = {}
     for experiment, room in every_experiment().items():
         run = [record for record in records if experiment in record.measured]
-        if run:
-            for name, table in room.TABLES.items():
-                results = [
-                    (record, of_table(room, record.measured[experiment], name)) for record in run
-                ]
-                tables[name] = of_experiment(table, results)
+        parts: dict[str, list[pd.DataFrame]] = {name: [] for name in room.TABLES if run}
+        for record in run:  # word by word, because the tables of a word share work
+            for name in parts:
+                result = of_table(room, record.measured[experiment], name)
+                parts[name] += rows_of(room.TABLES[name], record, result)
+        tables |= {name: in_columns(room.TABLES[name], each) for name, each in parts.items()}
     return tables
 
 
@@ -92,7 +92,17 @@ def of_experiment(table: Table, results: Sequence[tuple[WordRecord, Any]]) -> pd
 
     results: the words in which the experiment was run, with its results
     """
-    parts = [table.rows(record, result) for record, result in results if result is not None]
+    parts = [part for record, result in results for part in rows_of(table, record, result)]
+    return in_columns(table, parts)
+
+
+def rows_of(table: Table, record: WordRecord, result: Any) -> list[pd.DataFrame]:
+    """The rows of one word, if it has a result."""
+    return [] if result is None else [table.rows(record, result)]
+
+
+def in_columns(table: Table, parts: Sequence[pd.DataFrame]) -> pd.DataFrame:
+    """The rows of all words, with the columns of the table in their order."""
     columns = list(table.columns)
     frame = stacked([part for part in parts if len(part)], columns)[columns]
     return frame.astype(dict.fromkeys(table.missing, "Int64"))

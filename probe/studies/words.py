@@ -22,6 +22,7 @@ from typing import Any
 
 from probe.claims.heads import named
 from probe.errors import InputError, ModelError
+from probe.experiments import heads
 from probe.experiments.material import Material, SensePairSplits
 from probe.experiments.measure import READING, proceed, start, unfinished
 from probe.experiments.options import Options
@@ -273,7 +274,8 @@ class WordRecords:
 
 def named_heads(record: WordRecord) -> list[HeadIndex]:
     """The heads of a word that its page names. Empty if no head has a verdict."""
-    rows = named(tables.of_experiments([record])["word_heads"], LEADERS)
+    word_heads = heads.TABLES["word_heads"]
+    rows = named(tables.of_experiment(word_heads, [(record, record.measured["heads"])]), LEADERS)
     return [
         (int(layer), int(head)) for layer, head in zip(rows["layer"], rows["head"], strict=True)
     ]

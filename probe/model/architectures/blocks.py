@@ -115,6 +115,20 @@ def post_norm_replacements(attn: str = "attn") -> dict[str, Replacement]:
     }
 
 
+def norms_after_writes(parts: Parts, q: str, k: str) -> Attention:
+    """A decoder that norms the writes of attention and of the MLP, and queries and keys, instead of
+    the stream before each: OLMo 2 and later families like it.
+
+    parts: with the norms of a pre-norm decoder, which are left out
+    q, k: the sizes of the norms of queries and keys
+    """
+    return decoder_stack(
+        without(parts, "norm", "norm_mlp") | SANDWICH_NORMS | qk_norms(q, k),
+        norms_writes=True,
+        hooks=HOOKS_WITHOUT_FIRST_NORM,
+    )
+
+
 def decoder_stack(
     parts: Parts,
     *,

@@ -8,15 +8,13 @@ Llama's (`LLAMA_PARTS`) `without` some roles, with others, and `with_bias`.
 from dataclasses import replace
 
 from probe.model.architectures.blocks import (
-    HOOKS_WITHOUT_FIRST_NORM,
     NO_RESID_MID_HOOK,
-    SANDWICH_NORMS,
     TINY_GROUPED,
     TINY_SCALES,
     TINY_TOKENS,
     TINY_YARN,
     decoder_stack,
-    qk_norms,
+    norms_after_writes,
 )
 from probe.model.architectures.family import (
     ConfigKeys,
@@ -307,15 +305,7 @@ LLAMAS["olmo2"] = replace(
     norm_first=False,
     norm_after_write=True,
     d_head_is_independent=False,
-    attentions=(
-        decoder_stack(
-            without(LLAMA_PARTS, "norm", "norm_mlp")
-            | SANDWICH_NORMS
-            | qk_norms("heads*d_head", "kv_heads*d_head"),
-            norms_writes=True,
-            hooks=HOOKS_WITHOUT_FIRST_NORM,
-        ),
-    ),
+    attentions=(norms_after_writes(LLAMA_PARTS, "heads*d_head", "kv_heads*d_head"),),
     tiny_config=TINY_GROUPED | TINY_TOKENS,
 )
 
@@ -351,15 +341,7 @@ LLAMAS["exaone4"] = replace(
         layer_types="layer_types",
         rotates_local_layers_only=True,
     ),
-    attentions=(
-        decoder_stack(
-            without(LLAMA_PARTS, "norm", "norm_mlp")
-            | SANDWICH_NORMS
-            | qk_norms("d_head", "d_head"),
-            norms_writes=True,
-            hooks=HOOKS_WITHOUT_FIRST_NORM,
-        ),
-    ),
+    attentions=(norms_after_writes(LLAMA_PARTS, "d_head", "d_head"),),
     tiny_config=TINY_GROUPED
     | TINY_TOKENS
     | {"sliding_window": 5, "layer_types": ["sliding_attention", "full_attention"]},

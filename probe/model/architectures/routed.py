@@ -4,11 +4,10 @@ from dataclasses import replace
 from typing import Any
 
 from probe.model.architectures.blocks import (
-    HOOKS_WITHOUT_FIRST_NORM,
-    SANDWICH_NORMS,
     TINY_GROUPED,
     TINY_TOKENS,
     decoder_stack,
+    norms_after_writes,
     qk_norms,
 )
 from probe.model.architectures.family import ConfigKeys, Family, without
@@ -109,14 +108,6 @@ MIXTURES["flex_olmo"] = replace(
     architectures=("FlexOlmoForCausalLM",),
     routed=True,
     in_float32=MIXTURES["mixtral"].in_float32,
-    attentions=(
-        decoder_stack(
-            without(ROUTED_PARTS, "norm", "norm_mlp")
-            | SANDWICH_NORMS
-            | qk_norms("heads*d_head", "kv_heads*d_head"),
-            norms_writes=True,
-            hooks=HOOKS_WITHOUT_FIRST_NORM,
-        ),
-    ),
+    attentions=(norms_after_writes(ROUTED_PARTS, "heads*d_head", "kv_heads*d_head"),),
     tiny_config=MIXTURES["olmoe"].tiny_config,
 )

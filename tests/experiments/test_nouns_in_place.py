@@ -611,7 +611,8 @@ def test_one_of_many_words_without_a_gap_has_no_gate_and_no_verdicts(tiny):
     options = replace(options_of(experiments=("nouns",)), one_of_many=True)
     record = measure(tiny, material, split_senses(material, seed=0, causal=True), options)
     [row] = table_of(record, "words").to_dict("records")
-    assert record.of_pairs("nouns") != [None] and not row["ranked"]
+    [nouns] = record.of_pairs("nouns")
+    assert nouns is not None and nouns.sizes["swap"] and not row["ranked"]
     assert row["not_compared"] == "the gap between the senses is not significant"
     assert set(table_of(record, "heads")["verdict"]) == {"none"}
     assert table_of(record, "word_heads").empty

@@ -22,6 +22,7 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
+import torch
 import typer.main
 from browser import until
 from packaged import need_smollm2
@@ -207,6 +208,21 @@ def test_the_findings_of_the_readme_come_from_the_stored_tables():
     ):
         assert finding in text
     assert mlps[5] > 100 * heads["net"].max() and set(trio["added"].split()) == {"L5H1"}
+
+
+@pytest.mark.campaign
+def test_the_next_word_of_the_readme_rises_as_quoted():
+    need_smollm2()
+    model = probe.load("smollm2")
+    river, savings = (f"They said the {cue} bank had been" for cue in ("river", "savings"))
+    swap = probe.patch_hooks(model, savings, against=river, at="bank", heads=[(4, 2)])
+    ids = torch.tensor([probe.tokenize(model, river).ids])
+    robbed = probe.tokenize(model, "robbed robbed").ids[-1]
+    with torch.inference_mode():
+        runs = model.bridge(ids), model.bridge.run_with_hooks(ids, fwd_hooks=swap)
+    before, after = (100 * float(run[0, -1].softmax(-1)[robbed]) for run in runs)
+    text = " ".join(README.read_text(encoding="utf-8").split())
+    assert f"*robbed* rises from {before:.1f} to {after:.0f} %" in text
 
 
 def anchors(page: Path) -> set[str]:

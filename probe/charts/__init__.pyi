@@ -16,11 +16,10 @@ from .heads import MARKS as MARKS
 from .heads import MIXER as MIXER
 from .heads import NUMBERS_FROM as NUMBERS_FROM
 from .heads import SMALLEST_CELL as SMALLEST_CELL
-from .heads import EffectLimits as EffectLimits
 from .heads import cell_size as cell_size
 from .heads import control_strips as control_strips
 from .heads import does_more as does_more
-from .heads import effect_limits as effect_limits
+from .heads import effect_limit as effect_limit
 from .heads import head_map as head_map
 from .heads import head_maps as head_maps
 from .heads import marked as marked
@@ -29,7 +28,7 @@ from .heads import mlps_at_word as mlps_at_word
 from .heads import mlps_beside_nouns as mlps_beside_nouns
 from .heads import ranked_heads as ranked_heads
 from .heads import separation_and_effect as separation_and_effect
-from .heads import survey_limits as survey_limits
+from .heads import survey_limit as survey_limit
 from .heads import survey_map as survey_map
 from .heads import survey_verdicts as survey_verdicts
 from .nouns import noun_distances as noun_distances

@@ -74,7 +74,6 @@ OWN_SECTIONS = (
     Section("facts", "facts.html.j2", BELIEVE, order=5),
     Section("nouns", "nouns.html.j2", BELIEVE, table="controls", order=20),
     Section("power", "power.html.j2", BELIEVE, order=95),
-    Section("every", "every.html.j2", BELIEVE, table="word_heads", order=105),
     Section("otherwise", "otherwise.html.j2", BELIEVE, table="predictions", order=110),
     Section("certificate", "certificate.html.j2", BELIEVE, order=140),
     Section("method", "method.html.j2", DONE, order=150),

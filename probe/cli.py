@@ -211,13 +211,18 @@ def report(
         raise typer.Exit
 
     with progress_bar() as progress:
+        from probe.pages.sections import titles_of
         from probe.pages.write import write
         from probe.studies.study import Study, study
 
         def write_page(result: Study) -> Path:
             if not result.unfinished:
                 progress("writing", 0.98)
-            return write(result, out, command=command(cast("list[str]", result.options["words"])))
+            page = write(result, out, command=command(cast("list[str]", result.options["words"])))
+            if result.unfinished:
+                to_come = "; ".join(titles_of(result.unfinished))
+                typer.echo(f"The answer is in {page}. Still to come: {to_come}.", err=True)
+            return page
 
         loaded = _load(model, device, dtype)
         result = study(

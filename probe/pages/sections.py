@@ -58,6 +58,11 @@ def sections_of(tables: Collection[str]) -> list[Section]:
     return [section for section in every_section() if section.table in tables]
 
 
+def titles_of(experiments: Collection[str]) -> list[str]:
+    """The titles of the sections of some experiments, in the order of the page."""
+    return [section.title for section in every_section() if section.id in experiments]
+
+
 def under_headings(sections: Sequence[Section]) -> list[tuple[Heading, list[Section]]]:
     """The headings with the sections under each."""
     return [

@@ -13,7 +13,7 @@ import pandas as pd
 from probe.charts.circuit import COMPONENTS, circuit, position_maps
 from probe.charts.depth import depth_profiles
 from probe.charts.evidence import distance_lines, head_part_bars, set_curves
-from probe.charts.heads import (
+from probe.charts.maps import (
     control_strips,
     head_map,
     mlps_at_word,

@@ -34,6 +34,7 @@ from probe.charts.palette import (
 )
 from probe.claims.heads import UNMARKED, with_verdict
 from probe.claims.senses import mlps_more
+from probe.errors import InputError
 from probe.stats.limits import LEVEL, SMALLEST
 from probe.stats.numbers import NARROW, decimal, percent
 from probe.verdicts import ORDER
@@ -150,6 +151,7 @@ LARGE_MARK = 60  # square pixels of a mark, in the largest cells
 SMALL_MARK = 48
 MLP_CELL = ("word", "layer", "head", "name", "net", "nouns", "more", "comparison", "beside")
 EFFECT_TITLE = "net swap effect (share of gap)"
+VALUES = ("net", "swap", "along", "norm")  # what `heads` draws, of the columns that a frame has
 CHANCE = 0.5
 LEVEL_LABELS = {"labelAngle": 0, "labelOverlap": True}
 CONDITIONS = ("as measured", "labels permuted", "later token", "untrained model")
@@ -281,6 +283,57 @@ def head_map(
     limit = effect_limit(word_heads, mlps)
     depth = (read_at or {}).get(word)
     return finish(_map(word_heads, word, legend, mlps, limit=limit, read_at=depth), description)
+
+
+def heads(
+    frame: pd.DataFrame, *, value: str | None = None, word: str | None = None
+) -> alt.LayerChart | alt.VConcatChart:
+    """Layer x head grid of one number for each head, from a frame that `probe.patch`,
+    `probe.delta_e` or a study returned.
+
+    frame: with the columns `layer` and `head`; rows of the same head are averaged
+    value: the column to draw, by default the first of VALUES that the frame has
+    word: of the study's frame `word_heads`, which is drawn as `head_map` does; by default the first
+
+    Raises InputError for a frame without these columns.
+
+    Example:
+        >>> from probe import charts
+        >>> frame = probe.delta_e("tiny-senses", "The old tree by the bank", at="bank")
+        >>> charts.heads(frame).to_dict()["description"][:30]
+        'Map of norm, by layer and head'
+    """
+    if value is None and "verdict" in frame:
+        return head_map(frame, frame["word"].iloc[0] if word is None else word)
+    named = next((name for name in VALUES if name in frame), "") if value is None else value
+    if not {"layer", "head", named} <= set(frame):
+        raise InputError(
+            f"Cannot draw heads: the frame has the columns {', '.join(map(str, frame))}, expected "
+            f"layer, head and {value or 'one of ' + ', '.join(VALUES)}. Give what probe.patch or "
+            "probe.delta_e returned, or a column as value."
+        )
+    rows = frame.groupby(["layer", "head"])[named].mean().reset_index()
+    rows["name"] = head_names(rows)
+    rows["mark"] = [decimal(number) for number in rows[named]]
+    limit = float(rows[named].abs().max()) or 1.0
+    cell = cell_size(rows)
+    best = rows.iloc[int(rows[named].abs().argmax())]
+    text = alt.condition(alt.datum[named] > STRONG * limit, alt.value("#ffffff"), alt.value(INK))
+    base = alt.Chart(rows).encode(
+        x=alt.X("head:O", title="head", axis=alt.Axis(**LEVEL_LABELS)),
+        y=alt.Y("layer:O", title="layer"),
+        tooltip=tips("name:N", f"{named}:Q | {named} | .3f"),
+    )
+    colour = alt.Color(f"{named}:Q", scale=effect_scale(limit), legend=alt.Legend(title=named))
+    layers = [base.mark_rect(stroke=LINE, strokeWidth=1).encode(color=colour)]
+    if cell >= NUMBERS_FROM:
+        layers.append(base.mark_text(fontSize=11).encode(text=alt.Text("mark:N"), color=text))
+    picture = alt.layer(*layers).properties(width=alt.Step(cell), height=alt.Step(cell))
+    description = (
+        f"Map of {named}, by layer and head. The largest is {decimal(best[named])}, of "
+        f"{best['name']}."
+    )
+    return finish(picture, description)
 
 
 def head_maps(

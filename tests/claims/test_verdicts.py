@@ -4,34 +4,11 @@ import math
 
 import pandas as pd
 import pytest
-from example_verdicts import AGAINST, NEAR_ONLY, NO_MOVE, SILENT, STANDS_IN
-from example_verdicts import RESOLVES as MOVES
+from verdict_rows import AGAINST, NEAR_ONLY, NO_MOVE, RESOLVES, SILENT, STANDS_IN
 
 from probe import verdicts
 from probe.verdicts import ORDER, comparison, verdict
 
-# The word passed the ambiguity gate, and the head moves nouns a third as far as the word.
-OF_SWAP = {
-    "nouns": 0.11,
-    "more": 0.2,
-    "more_low": 0.15,
-    "more_high": 0.25,
-    "p_more": 0.01,
-    "more_word_axis": 0.2,
-    "more_length": 0.2,
-}
-# Its own write is twice as large at the word.
-OF_WRITE = {
-    "write_nouns": 0.11,
-    "write_more": 0.11,
-    "write_more_low": 0.05,
-    "write_more_high": 0.2,
-    "p_more_write": 0.01,
-    "write_more_word_axis": 0.1,
-    "write_more_length": 0.1,
-}
-FOR_THIS_WORD = {"ambiguity_p": 1 / 50, "nouns_compared": 49} | OF_SWAP | OF_WRITE
-RESOLVES = MOVES | FOR_THIS_WORD
 A_LITTLE_MORE = {"more": 0.02, "more_low": 0.01, "more_high": 0.03}
 NOT_COMPARED = {"more": math.nan, "p_more": math.nan}
 

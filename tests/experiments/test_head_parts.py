@@ -250,7 +250,7 @@ def test_parts_of_z_are_pattern_times_values_and_sum_to_z(kind):
     ],
 )
 def test_the_positions_at_which_texts_differ(ids, other_ids, differ):
-    assert head_parts._differing(ids, other_ids) == differ
+    assert head_parts.differing_positions(ids, other_ids) == differ
 
 
 @pytest.mark.parametrize("same", [True, False])

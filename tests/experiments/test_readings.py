@@ -188,7 +188,7 @@ def test_the_two_example_sentences_of_a_sense_differ_in_distance_if_possible(dis
     gates = {"gap_p": 0.01, "largest_t": 1.0}
     for seed in range(5):
         pair = SimpleNamespace(sense=sense, gates=gates, pairs=SimpleNamespace(seed=seed))
-        rows = readings._example_rows(observation, [pair])
+        rows = readings.example_rows(observation, [pair])
         assert len(set(rows)) == 2 and len({distances[row] for row in rows}) == apart
 
 

@@ -9,20 +9,16 @@ from functools import cache
 import numpy as np
 import pytest
 from handmade import WORD, make_sentences, without
-from measured import options_of, studied
+from measured import observe, of_experiments, options_of, prepare, prepare_pairs, studied
 from page_text import ENVIRONMENT
 from planted import planted_model
 from seeds import mostly_campaign
 
-from probe import charts
+from probe import charts, read_weights
 from probe.charts.circuit import COMPONENTS
 from probe.experiments import circuit
-from probe.experiments.material import prepare
-from probe.experiments.observe import observe
-from probe.experiments.prepare import prepare_pairs
-from probe.model.load import read_weights
 from probe.patching.edges import edges_of
-from probe.results.frames import of_experiments, without_rows
+from probe.results.frames import without_rows
 
 pytestmark = pytest.mark.slow
 

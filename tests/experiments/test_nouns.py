@@ -22,24 +22,16 @@ from handmade import (
     resolver,
     tokens_of,
 )
-from measured import options_of, table_of
+from measured import measure, observe, options_of, prepare, prepare_pairs, split_senses, table_of
 from measured import studied as record_of
 from planted import EVEN, Circuit, model_of, planted_model
 from seeds import likely, mostly_campaign
 
 import probe
-from probe.errors import InputError
+from probe import InputError, TargetText, lexicon, read_weights, swap_heads, target_states
 from probe.experiments import design
 from probe.experiments import nouns as nouns_in_place
-from probe.experiments.candidates import (
-    NO_NOUN,
-    OTHER_TOKENS,
-    PAST,
-    candidates,
-    require_usable,
-)
-from probe.experiments.material import prepare
-from probe.experiments.measure import measure
+from probe.experiments.candidates import NO_NOUN, OTHER_TOKENS, PAST, candidates, require_usable
 from probe.experiments.nouns import (
     WordInPlace,
     at_rows,
@@ -48,18 +40,11 @@ from probe.experiments.nouns import (
     share_out,
     usable_pairs,
 )
-from probe.experiments.observe import observe, split_senses
-from probe.experiments.prepare import prepare_pairs
 from probe.experiments.swaps import gaps, run_swaps
-from probe.model.load import read_weights
-from probe.model.trace import target_states
-from probe.model.variants import TargetText
-from probe.patching.heads import swap_heads
 from probe.patching.mlps import swap_mlps
 from probe.patching.tokens import replace_tokens
 from probe.stats.axes import hold_out, squared_gap
 from probe.studies.study import STUDY_DEFAULTS
-from probe.text import lexicon
 from probe.text.sentences import as_corpus
 from probe.text.splits import ALIGNED, CrossFit, Holdout, cross_fit, restrict
 from probe.verdicts import passes_gate

@@ -18,14 +18,19 @@ from seeds import mostly_campaign
 from stored_study import stored_study
 
 import probe
-from probe import charts
+from probe import (
+    CrossCheckError,
+    InputError,
+    charts,
+    decomposition,
+    load,
+    read_weights,
+    target_states,
+    tokenize,
+    trace,
+)
 from probe.charts import writes
-from probe.errors import CrossCheckError, InputError
 from probe.experiments import readings
-from probe.model import decomposition
-from probe.model.load import load, read_weights
-from probe.model.tokens import tokenize
-from probe.model.trace import target_states, trace
 from probe.results.columns import COLUMNS
 from probe.stats import axes
 

@@ -256,7 +256,7 @@ def test_continuations_of_the_other_sense_give_no_gap_and_the_page_says_so(monke
     assert frames["words"]["ranked"].all() and frames["words"]["continuation_p"].item() > 0.9
     assert frames["heads"]["p_continuation"].isna().all()
     row = "prepared next words that the model does not prefer after the word"
-    assert page_text.further_facts(frames, WORD)[row] == "1 of 1 pairs of meanings"
+    assert page_text.facts(frames, WORD)[row] == "1 of 1 pairs of meanings"
 
 
 def test_without_continuations_there_are_no_results_for_them():

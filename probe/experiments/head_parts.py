@@ -223,7 +223,7 @@ def _sides(recipients: Sequence[TargetText], cues: Positions, *, aligned: bool) 
     if aligned:
         other_tokens = []
         for recipient, donor, cue in zip(recipients, _other_member(recipients), cues, strict=True):
-            differing = _differing(recipient.ids, donor.ids)
+            differing = differing_positions(recipient.ids, donor.ids)
             other_tokens.append([pos for pos in differing if pos not in cue])
         positions_of["other_only"] = other_tokens
     return {
@@ -267,7 +267,7 @@ def _swap_top_heads(
     return shifts
 
 
-def _differing(ids: Sequence[int], other_ids: Sequence[int]) -> list[int]:
+def differing_positions(ids: Sequence[int], other_ids: Sequence[int]) -> list[int]:
     """The positions at which a text differs from another text.
 
     Token by token if they have equal length; otherwise all positions between the shared tokens at

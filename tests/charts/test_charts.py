@@ -16,10 +16,9 @@ from seeds import mostly_campaign
 from stored_study import stored_study
 
 import probe
-from probe import charts
+from probe import InputError, charts
 from probe.charts import palette
 from probe.charts.of_study import StudyCharts
-from probe.errors import InputError
 from probe.results.tables import StudyTables, SurveyTables, TableAttribute
 from probe.verdicts import ORDER
 

@@ -1,7 +1,7 @@
 """Unambiguous nouns that replace the word: a head that moves any noun and one that moves the word only
 are separated, the gap has no bias, and the states equal a separate run of the changed text."""
 
-from dataclasses import replace
+from dataclasses import fields, replace
 from functools import partial
 from pathlib import Path
 
@@ -9,7 +9,6 @@ import handmade
 import numpy as np
 import pytest
 import torch
-from embedded import embedded
 from families import family_model
 from handmade import (
     NOUNS,
@@ -23,39 +22,31 @@ from handmade import (
     resolver,
     tokens_of,
 )
-from measured import options_of, table_of
+from measured import measure, observe, options_of, prepare, prepare_pairs, split_senses, table_of
 from measured import studied as record_of
 from planted import EVEN, Circuit, model_of, planted_model
 from seeds import likely, mostly_campaign
 
 import probe
-from probe.errors import InputError
+from probe import InputError, TargetText, lexicon, read_weights, swap_heads, target_states
+from probe.experiments import design
 from probe.experiments import nouns as nouns_in_place
-from probe.experiments.candidates import (
-    NO_NOUN,
-    OTHER_TOKENS,
-    PAST,
-    candidates,
-    require_usable,
+from probe.experiments.candidates import NO_NOUN, OTHER_TOKENS, PAST, candidates, require_usable
+from probe.experiments.nouns import (
+    WordInPlace,
+    at_rows,
+    axes_until,
+    put_in_place,
+    share_out,
+    usable_pairs,
 )
-from probe.experiments.material import prepare
-from probe.experiments.measure import measure
-from probe.experiments.nouns import WordInPlace, at_rows, axes_until, put_in_place
-from probe.experiments.observe import observe, split_senses
-from probe.experiments.prepare import prepare_pairs
 from probe.experiments.swaps import gaps, run_swaps
-from probe.model.load import read_weights
-from probe.model.trace import target_states
-from probe.model.variants import TargetText
-from probe.patching.heads import swap_heads
 from probe.patching.mlps import swap_mlps
 from probe.patching.tokens import replace_tokens
-from probe.results.columns import about
 from probe.stats.axes import hold_out, squared_gap
 from probe.studies.study import STUDY_DEFAULTS
-from probe.text import lexicon
 from probe.text.sentences import as_corpus
-from probe.text.splits import cross_fit, restrict
+from probe.text.splits import ALIGNED, CrossFit, Holdout, cross_fit, restrict
 from probe.verdicts import passes_gate
 
 SENTENCES = make_sentences(cues=12, frames=6, distances=(1, 2))
@@ -206,24 +197,25 @@ def test_the_gate_passes_by_chance_alone_where_the_head_serves_any_noun():
     assert sum(passed) <= limit
 
 
-@pytest.mark.parametrize("family", ["gpt2", "llama", "gptj", "gemma2", "bert"])
-def test_states_with_replaced_tokens_equal_a_run_of_the_changed_text(family):
-    model = family_model(family, torch.float64)
-    weights = read_weights(model)
+@pytest.mark.parametrize("family", ["gpt2", "gemma2", "bert"])
+@pytest.mark.parametrize("replacements", [[(41,), (42,)], [(41, 51), (42, 52)]], ids=["one", "two"])
+def test_states_with_replaced_tokens_equal_a_run_of_the_changed_text(family, replacements):
+    """A word of two tokens is replaced by two, and read at the last."""
+    weights = read_weights(family_model(family, torch.float64))
     texts = [TargetText(tuple(range(5, 5 + size)), at) for size, at in ((7, 6), (9, 5), (7, 4))]
-    replacements = [(41,), (42,), (43,)]
     states = replace_tokens(weights, texts, replacements)
     for row, text in enumerate(texts):
         for variant, ids in enumerate(replacements):
-            changed = TargetText((*text.ids[: text.at], *ids, *text.ids[text.at + 1 :]), text.at)
-            [expected] = replace_tokens(weights, [changed], [ids]).resid
+            first = text.at + 1 - len(ids)
+            changed = TargetText((*text.ids[:first], *ids, *text.ids[text.at + 1 :]), text.at)
+            [expected] = replace_tokens(weights, [changed], [ids[-1:]]).resid
             torch.testing.assert_close(
                 states.resid[row, variant], expected[0], atol=1e-10, rtol=1e-10
             )
+    # Swapping in the text's own activations changes nothing; another text's activations do.
     original = replace_tokens(weights, texts[:1], [texts[0].ids[texts[0].at :][:1]])
     direction = torch.eye(original.resid.shape[-1], dtype=torch.float64)
     stages = direction[:1].expand(len(weights.blocks), -1)[None]
-    # Swapping in the text's own activations changes nothing; another text's activations do.
     assert swap_mlps(weights, texts[:1], original.hidden[:, 0], stages).abs().max() < 1e-12
     assert swap_heads(weights, texts[:1], original.z[:, 0], stages).abs().max() < 1e-12
     changed_hidden = states.hidden[:1, 0]
@@ -249,7 +241,7 @@ def test_an_mlp_is_swapped_as_if_its_write_were_replaced():
 
 def test_the_effect_of_an_mlp_is_read_at_the_depth_of_its_layer(tiny):
     """A swap is run only up to that depth, and equals the swap in a run of all blocks."""
-    material = prepare(tiny, "bank", lexicon.expand("bank").sentences[:192])
+    material = prepare(tiny, "bank", lexicon.expand("bank").sentences[:96])
     experiments = ("heads", "nouns", "noun_mlps")
     of_bank = record_of(tiny, material, pairs=8, experiments=experiments)
     [mlps] = of_bank.of_pairs("noun_mlps")
@@ -296,31 +288,29 @@ def test_restricting_a_split_keeps_the_groups_that_are_held_out_together():
         assert not tested & {part.units[n] for n in holdout.train}
 
 
-def test_many_shipped_nouns_take_each_of_the_two_articles():
+def test_shipped_nouns_take_both_articles_and_past_forms_are_not_taken_for_nouns():
     nouns = lexicon.one_meaning_nouns()
     assert len(nouns) == len(set(nouns)) >= 60
     articles = [lexicon.article_of(noun) for noun in nouns]
     assert min(articles.count("a"), articles.count("an")) >= 30
     assert lexicon.article_of("window") == "a" and lexicon.article_of("eraser") == "an"
+    past = [
+        form for form in ("charged", "drafted", "seed", "speed", "shed") if PAST.fullmatch(form)
+    ]
+    assert past == ["charged", "drafted"]
 
 
-@pytest.mark.parametrize(
-    ("form", "is_past"),
-    [("charged", True), ("drafted", True), ("seed", False), ("speed", False), ("shed", False)],
-)
-def test_past_forms_are_not_taken_for_nouns(form, is_past):
-    assert bool(PAST.fullmatch(form)) == is_past
-
-
-def test_sentences_and_nouns_that_cannot_be_compared_are_left_out_with_the_reason():
+def test_sentences_and_nouns_that_cannot_be_compared_are_left_out_with_the_reason(tiny):
     model = model_of(Circuit(HEADS["specific"], ("",)), 0)
     material = prepare(model, WORD, SENTENCES)
-    among = candidates(model, material, (*NOUNS[:2], WORD, "door1", "no such noun"))
+    longer = f"{NOUNS[0]} {NOUNS[1]}"
+    among = candidates(model, material, (*NOUNS[:2], WORD, "door1", "no such noun", longer))
     assert tuple(among.nouns) == NOUNS[:2]
     assert among.left_out == {
         WORD: "it is the word itself",
         "door1": "it already occurs in the word's sentences",
         "no such noun": "the model's vocabulary does not hold it",
+        longer: "it has 2 tokens and the word has 1",
     }
     assert len(among.rows) + len(among.reasons) == len(material)
     assert set(among.reasons.values()) <= {NO_NOUN}
@@ -328,12 +318,11 @@ def test_sentences_and_nouns_that_cannot_be_compared_are_left_out_with_the_reaso
     capitalized = [replace(row, word=WORD.capitalize()) for row in SENTENCES]  # "Bank", of "bank"
     of_capitalized = prepare(model, WORD.capitalize(), capitalized)
     assert candidates(model, of_capitalized, NOUNS[:2]).rows == among.rows
-
-
-def test_the_word_is_not_compared_with_ambiguous_nouns():
-    model = embedded()
-    material = prepare(model, "bank", lexicon.expand("bank").sentences)
-    among = candidates(model, material, ("mole", "fence"))
+    # If the word is a noun in none of its sentences, the nouns cannot be judged.
+    verbs = tuple(replace(row, text=row.text.upper()) for row in material.sentences)
+    require_usable(model, [replace(material, sentences=verbs)], [WORD])
+    material = prepare(tiny, "bank", lexicon.expand("bank").sentences[:48])
+    among = candidates(tiny, material, ("mole", "fence"))
     assert tuple(among.nouns) == ("fence",)
     assert among.left_out == {"mole": "it has several meanings itself"}
 
@@ -374,16 +363,6 @@ def test_nouns_that_cannot_replace_the_word_are_refused_before_the_work():
     )
 
 
-def test_the_reason_for_leaving_out_a_longer_noun_names_both_token_counts():
-    model = model_of(Circuit(HEADS["specific"], ("",)), 0)
-    material = prepare(model, WORD, SENTENCES)
-    among = candidates(model, material, (f"{NOUNS[0]} {NOUNS[1]}",))
-    assert list(among.left_out.values()) == ["it has 2 tokens and the word has 1"]
-    # If the word is a noun in none of its sentences, the nouns cannot be judged.
-    verbs = tuple(replace(row, text=row.text.upper()) for row in material.sentences)
-    require_usable(model, [replace(material, sentences=verbs)], [WORD])
-
-
 @pytest.mark.slow
 def test_a_few_user_nouns_are_measured_without_a_gate_and_unusable_nouns_are_listed():
     """One head has the same effect on the word as another head has on any noun: nouns have half of
@@ -403,16 +382,6 @@ def test_a_few_user_nouns_are_measured_without_a_gate_and_unusable_nouns_are_lis
     assert head["verdict"] == "mover" and head["p_more"] < 0.05
 
 
-@pytest.mark.slow
-def test_shipped_nouns_are_not_listed_as_left_out(with_shipped_nouns):
-    study = with_shipped_nouns
-    assert study.left_out.empty and study.words["not_compared"].item() == ""
-    assert study.words["sentences_not_compared"].item() == 0
-    assert at_specific(study)["verdict"] == "resolver"
-    for column in study.words:
-        assert about("words", column)["meaning"]
-
-
 def as_verbs(rows):
     """The same sentences with "to" before the word."""
     return [
@@ -427,29 +396,24 @@ def as_verbs(rows):
 
 
 @pytest.mark.slow
-def test_sentences_in_which_the_word_is_not_a_noun_are_studied_but_not_compared(with_shipped_nouns):
+def test_a_word_that_is_no_noun_or_has_no_nouns_is_studied_but_not_compared(with_shipped_nouns):
     """The same heads move the word, but no verdict is better than mover."""
-    study = studied(sentences=as_verbs(SENTENCES))
-    row = study.words.iloc[0]
-    assert row["ranked"] and row["nouns_compared"] == 0 and np.isnan(row["ambiguity_p"])
-    assert row["sentences_not_compared"] == len(SENTENCES)
-    assert row["not_compared"] == (
-        "it is a noun in its dictionary form in 0 of the paired sentences, and 24 are needed"
-    )
-    assert study.controls.empty
-    head = at_specific(study)
-    before = at_specific(with_shipped_nouns)
-    assert head["verdict"] == "mover" and np.isnan(head["more"])
-    assert head["net"] == pytest.approx(before["net"], abs=0.02)
-    assert set(study.heads["verdict"]) <= {"mover", "none", "separates"}
-
-
-@pytest.mark.slow
-def test_without_nouns_nothing_is_compared_and_the_table_says_so():
-    study = studied(controls=())
-    assert study.words["not_compared"].item() == "no nouns were asked for"
-    assert study.words["nouns_compared"].item() == 0 and study.controls.empty
-    assert at_specific(study)["verdict"] == "mover"
+    compared = with_shipped_nouns
+    assert compared.left_out.empty and compared.words["not_compared"].item() == ""
+    assert compared.words["sentences_not_compared"].item() == 0
+    assert at_specific(compared)["verdict"] == "resolver"
+    no_noun = "it is a noun in its dictionary form in 0 of the paired sentences, and 24 are needed"
+    for study, sentences, reason in (
+        (studied(sentences=as_verbs(SENTENCES)), len(SENTENCES), no_noun),
+        (studied(controls=()), 0, "no nouns were asked for"),
+    ):
+        row, head = study.words.iloc[0], at_specific(study)
+        assert row["ranked"] and row["nouns_compared"] == 0 and np.isnan(row["ambiguity_p"])
+        assert (row["sentences_not_compared"], row["not_compared"]) == (sentences, reason)
+        assert study.controls.empty
+        assert head["verdict"] == "mover" and np.isnan(head["more"])
+        assert head["net"] == pytest.approx(at_specific(compared)["net"], abs=0.02)
+        assert set(study.heads["verdict"]) <= {"mover", "none", "separates"}
 
 
 @pytest.mark.slow
@@ -513,24 +477,7 @@ def test_a_model_of_one_layer_is_compared_likewise(tmp_path, monkeypatch):
     assert mlps.net.shape == (1,)
 
 
-@pytest.mark.parametrize("family", ["gpt2", "llama", "bert"])
-def test_a_word_of_two_tokens_is_replaced_by_two(family):
-    weights = read_weights(family_model(family, torch.float64))
-    texts = [TargetText(tuple(range(5, 5 + size)), at) for size, at in ((7, 6), (9, 5))]
-    replacements = [(41, 51), (42, 52)]
-    states = replace_tokens(weights, texts, replacements)
-    for row, text in enumerate(texts):
-        for variant, ids in enumerate(replacements):
-            changed = TargetText(
-                (*text.ids[: text.at - 1], *ids, *text.ids[text.at + 1 :]), text.at
-            )
-            [expected] = replace_tokens(weights, [changed], [ids[1:]]).resid
-            torch.testing.assert_close(
-                states.resid[row, variant], expected[0], atol=1e-10, rtol=1e-10
-            )
-
-
-@pytest.mark.parametrize("family", ["gpt2", "llama", "bert"])
+@pytest.mark.parametrize("family", ["gpt2", "bert"])
 def test_a_word_at_the_start_of_a_text_has_nothing_before_it(family):
     """This happens in a model without a begin token."""
     weights = read_weights(family_model(family, torch.float64))
@@ -616,3 +563,89 @@ def test_one_of_many_words_without_a_gap_has_no_gate_and_no_verdicts(tiny):
     assert row["not_compared"] == "the gap between the senses is not significant"
     assert set(table_of(record, "heads")["verdict"]) == {"none"}
     assert table_of(record, "word_heads").empty
+
+
+# --- how pairs of sentences are shared out to nouns -----------------------------------------------
+
+SEVEN = tuple(f"noun{number}" for number in range(7))
+
+
+def drawn_case(seed):
+    """Pairs with their cue words, and the pairs that each noun can use."""
+    rng = np.random.default_rng(seed)
+    units = rng.integers(0, 5, size=rng.integers(1, 20)).tolist()
+    chance = rng.choice([0.2, 0.6, 1.0])
+    usable = {noun: [pair for pair in range(len(units)) if rng.random() < chance] for noun in SEVEN}
+    return units, usable, int(rng.integers(1, 8))
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_every_pair_goes_to_the_planned_number_of_nouns_or_to_all_that_fit(seed):
+    units, usable, per_pair = drawn_case(seed)
+    shared = share_out(units, usable, per_pair)
+    assert set(shared) == set(usable)
+    for pair in range(len(units)):
+        fitting = {noun for noun in usable if pair in usable[noun]}
+        receivers = [noun for noun in shared if pair in shared[noun]]
+        assert len(receivers) == min(per_pair, len(fitting)) and set(receivers) <= fitting
+    for pairs in shared.values():
+        assert len(set(pairs)) == len(pairs)
+
+
+@pytest.mark.parametrize("per_pair", [1, 6])
+@pytest.mark.parametrize("pairs", [5, 23])
+def test_nouns_that_fit_everywhere_get_as_many_pairs_as_each_other(pairs, per_pair):
+    units = [pair % 4 for pair in range(pairs)]
+    shared = share_out(units, dict.fromkeys(SEVEN, range(pairs)), per_pair)
+    counts = [len(of_noun) for of_noun in shared.values()]
+    assert sum(counts) == pairs * per_pair and max(counts) - min(counts) <= 1
+
+
+def test_the_pairs_of_a_cue_word_go_to_different_nouns():
+    """Seven pairs of each of two cue words, in turn: every noun meets both."""
+    shared = share_out([0, 1] * 7, dict.fromkeys(SEVEN, range(14)), per_pair=1)
+    assert all({pair % 2 for pair in pairs} == {0, 1} for pairs in shared.values())
+
+
+def test_without_swaps_no_noun_gets_a_pair():
+    assert share_out([0, 1], {"fence": [0, 1]}, per_pair=0) == {"fence": ()}
+
+
+# --- the pairs that a noun can use ----------------------------------------------------------------
+
+
+def word_with(split, pairs):
+    """A word of which only the split and the pairs are read."""
+    unread = dict.fromkeys(field.name for field in fields(WordInPlace) if field.init)
+    return WordInPlace(**unread | {"split": split, "pairs": pairs})
+
+
+def test_all_pairs_of_some_sentences_are_used_where_each_is_held_out():
+    sentences = make_sentences(frames=3, distances=(1,))
+    split = cross_fit(sentences, handmade.SENSES, seed=0)
+    pairs = design.make_pairs(
+        sentences, [row.distance for row in sentences], split, limit=1000, seed=0
+    )
+    word = word_with(split, pairs)
+    assert usable_pairs(word, range(len(sentences))) == list(range(len(pairs)))
+    members = (pairs.a[3], pairs.b[3], pairs.same_a[3], pairs.same_b[3])
+    remaining_rows = [row for row in range(len(sentences)) if row not in members]
+    assert not set(usable_pairs(word, remaining_rows)) & {3}
+
+
+def test_a_pair_that_is_only_fitted_on_is_not_used():
+    """Rows 0, 1 and 2, 3 are pairs of one sense each, and held out from each other. Without row 3
+    the second pair has only one sense, so there is no axis for the first pair."""
+    split = CrossFit(
+        rows=(0, 1, 2, 3),
+        is_a=(True, False, True, False),
+        units=(0, 0, 1, 1),
+        exchanged=(0, 0, 1, 1),
+        holdouts=(Holdout((2, 3), (0, 1)), Holdout((0, 1), (2, 3))),
+        pairs=((0, 1), (2, 3)),
+    )
+    a, b = (0, 2), (1, 3)
+    pairs = design.Pairs(a, b, a, b, ("f", "g"), (0, 1), (0, 1), (1, 1), ALIGNED, seed=0)
+    word = word_with(split, pairs)
+    assert usable_pairs(word, [0, 1, 2, 3]) == [0, 1]
+    assert usable_pairs(word, [0, 1, 2]) == []

@@ -4,6 +4,7 @@ description in words and its chart.
 
 import dataclasses
 import json
+import re
 from types import SimpleNamespace
 
 import numpy as np
@@ -14,16 +15,22 @@ from checkpoints import change_tensors
 from handmade import ODD, corpus_of, make_random, make_sentences, random_model, resolver_model
 from safetensors.torch import load_file
 from seeds import mostly_campaign
+from stored_study import stored_study
 
 import probe
-from probe import charts
+from probe import (
+    CrossCheckError,
+    InputError,
+    charts,
+    decomposition,
+    load,
+    read_weights,
+    target_states,
+    tokenize,
+    trace,
+)
 from probe.charts import writes
-from probe.errors import CrossCheckError, InputError
 from probe.experiments import readings
-from probe.model import decomposition
-from probe.model.load import load, read_weights
-from probe.model.tokens import tokenize
-from probe.model.trace import target_states, trace
 from probe.results.columns import COLUMNS
 from probe.stats import axes
 
@@ -186,7 +193,7 @@ def test_the_two_example_sentences_of_a_sense_differ_in_distance_if_possible(dis
     gates = {"gap_p": 0.01, "largest_t": 1.0}
     for seed in range(5):
         pair = SimpleNamespace(sense=sense, gates=gates, pairs=SimpleNamespace(seed=seed))
-        rows = readings._example_rows(observation, [pair])
+        rows = readings.example_rows(observation, [pair])
         assert len(set(rows)) == 2 and len({distances[row] for row in rows}) == apart
 
 
@@ -229,131 +236,81 @@ def test_the_planted_head_supplies_the_sense_from_the_cue(planted):
     assert by_head.idxmax() == f"L{layer}H{head}"
 
 
-def frame_of(parts, *, total=None, sense="river", pair=("river", "money"), sentence=7):
-    """A decomposition from {(component, token): contribution}, with river as the cue and bank as
-    the word.
-    """
-    rows = []
-    for (component, token), value in parts.items():
-        piece = token.split("·")[1] if token else None
-        numbers = component[1:].split("H") if token else (None, None)
-        rows.append(
-            {
-                "word": "bank",
-                "sense": sense,
-                "sentence": sentence,
-                "sense_a": pair[0],
-                "sense_b": pair[1],
-            }
-            | {"component": component, "layer": numbers[0], "head": numbers[1]}
-            | {"pos": int(token.split("·")[0]) if token else None, "token": token}
-            | {"role": {"river": "cue", "bank": "word"}.get(piece, "context") if token else None}
-            | {
-                "norm": 1.0,
-                "contribution": value,
-                "total": sum(parts.values()) if total is None else total,
-            }
-            | {"closing": 3e-7}
-        )
-    return pd.DataFrame(rows).astype(dict.fromkeys(("layer", "head", "pos"), "Int64"))
-
-
-PARTS = {
-    ("token embedding", None): 0.0,
-    ("position embedding", None): 0.01,
-    ("L0H2", "1·river"): 0.20,
-    ("L1H0", "1·river"): 0.08,
-    ("L0H1", "1·river"): 0.025,
-    ("L0H2", "2·the"): -0.06,
-    ("L1H0", "2·the"): 0.0,
-    ("L0H1", "3·the"): 0.01,
-    ("L1H0", "4·bank"): 0.055,
-    ("attention bias 0", None): 0.0,
-    ("MLP 0", None): 0.1,
-    ("MLP 1", None): 0.08,
-}
+STORED = stored_study("bank").frames["decomposition"]
+NUMBER = STORED["sentence"].iloc[0]
+TERMS = STORED[STORED["sentence"] == NUMBER]
 
 
 def test_the_bars_keep_every_contribution_and_end_with_the_sum():
-    bars = charts.decomposition_table(frame_of(PARTS), "bank", sentence=7)
+    bars = charts.decomposition_table(STORED, "bank", sentence=NUMBER)
+    total = TERMS["total"].iloc[0]
+    assert TERMS["sense"].iloc[0] == TERMS["sense_a"].iloc[0] and total > 0.3
     order = bars["bar"].unique().tolist()
-    assert [*order[:4], *order[-1:]] == ["1·river", "2·the", "3·the", "4·bank", writes.SUM]
-    assert order[4:-1] == ["token embedding", "position embedding", "MLPs", "attention biases"]
-    parts = bars[bars["bar"] != writes.SUM]
-    assert parts["toward"].sum() == pytest.approx(0.5)
-    assert bars.loc[bars["bar"] == writes.SUM, ["toward", "share"]].to_numpy().tolist() == [
-        [0.5, 1.0]
+    tokens = TERMS.dropna(subset="token").groupby("token", sort=False)["contribution"].sum()
+    assert [name for name in order if "·" in name] == [*tokens.index]
+    assert order[len(tokens) :] == [
+        *("token embedding", "position embedding", "MLPs", "attention biases", writes.SUM)
     ]
-    river = bars[bars["bar"] == "1·river"].set_index("writer")["toward"].to_dict()
-    assert river == pytest.approx({"L0H2": 0.2, "L1H0": 0.08, "L0H1": 0.025})
+    parts = bars[bars["bar"] != writes.SUM]
+    by_token = parts.groupby("bar")["toward"].sum()[tokens.index]
+    assert by_token.tolist() == pytest.approx(tokens.tolist(), abs=1e-5)
+    assert parts["toward"].sum() == pytest.approx(total, abs=1e-4)
+    [last] = bars.loc[bars["bar"] == writes.SUM, ["toward", "share"]].to_numpy().tolist()
+    assert last == pytest.approx([total, 1], abs=1e-4)
     assert set(bars.loc[bars["bar"] == "MLPs", "writer"]) == {"no head"}
-    many = {
-        ("L0H0", f"{pos}·the"): 0.001 * (pos + 1) for pos in range(40)
-    }  # many small terms are combined
-    bars = charts.decomposition_table(frame_of(PARTS | many), "bank", sentence=7)
+    # Many small terms are combined.
+    row = TERMS[TERMS["head"].notna()].iloc[0].to_dict()
+    many = [
+        row | {"pos": pos, "token": f"{pos}·the", "contribution": 0.001 * pos}
+        for pos in range(20, 60)
+    ]
+    longer = pd.concat([TERMS, pd.DataFrame(many).astype(TERMS.dtypes)], ignore_index=True)
+    bars = charts.decomposition_table(longer, "bank", sentence=NUMBER)
     tokens = [name for name in bars["bar"].unique() if "·" in name]
-    assert len(tokens) == writes.MOST_TOKENS and "39·the" in tokens and "0·the" not in tokens
-    assert bars.loc[bars["bar"] != writes.SUM, "toward"].sum() == pytest.approx(
-        0.5 + sum(many.values())
-    )
+    assert len(tokens) == writes.MOST_TOKENS and "59·the" in tokens and "20·the" not in tokens
+    added = sum(each["contribution"] for each in many)
+    of_parts = bars.loc[bars["bar"] != writes.SUM, "toward"].sum()
+    assert of_parts == pytest.approx(total + added, abs=1e-4)
 
 
-def chart_of(frame, number=7):
+def chart_of(frame, number=NUMBER):
     """The chart as a specification, and its layers by the channel that they encode."""
     spec = charts.decomposition_bars(frame, "bank", sentence=number).to_dict()
     plain = {"x", "y", "order", "tooltip"}
-    return spec, {
-        next(iter(set(layer["encoding"]) - plain), "rule"): layer for layer in spec["layer"]
-    }
+    layers = {next(iter({*layer["encoding"]} - plain), "rule"): layer for layer in spec["layer"]}
+    return spec, layers
 
 
-@pytest.mark.parametrize(("sense", "sign", "away"), [("river", 1, "money"), ("money", -1, "river")])
-def test_the_chart_has_titles_and_a_description(sense, sign, away):
-    frame = frame_of({key: sign * value for key, value in PARTS.items()}, sense=sense)
-    spec, layers = chart_of(frame)
+@pytest.mark.parametrize("sense", ["river", "money"])
+def test_the_chart_has_titles_and_a_description_toward_the_sense(sense):
+    number = STORED.loc[STORED["sense"] == sense, "sentence"].iloc[0]
+    spec, layers = chart_of(STORED, number)
     encoding = layers["color"]["encoding"]
-    assert (
-        " ".join(encoding["x"]["title"])
-        == f"contribution toward {sense}, away from {away} (fraction of the gap)"
-    )
-    assert encoding["y"]["title"] == "source"
-    assert (
-        encoding["y"]["sort"]
-        == charts.decomposition_table(frame, "bank", sentence=7)["bar"].unique().tolist()
-    )
+    away = {"river": "money", "money": "river"}[sense]
+    title = f"contribution toward {sense}, away from {away} (fraction of the gap)"
+    assert " ".join(encoding["x"]["title"]) == title and encoding["y"]["title"] == "source"
+    bars = charts.decomposition_table(STORED, "bank", sentence=number)
+    assert encoding["y"]["sort"] == bars["bar"].unique().tolist()
     low, high = encoding["x"]["scale"]["domain"]
-    assert low <= -0.06 and high >= 0.5
-    colours = dict(
-        zip(encoding["color"]["scale"]["domain"], encoding["color"]["scale"]["range"], strict=True)
-    )
-    assert list(colours) == ["L0H2", "L1H0", "L0H1", "other heads", "no head", writes.SUM]
-    assert len(set(colours.values())) == 6
+    assert low <= bars["toward"].min() and high >= bars["toward"].max() > 0.3
+    names, colours = (encoding["color"]["scale"][part] for part in ("domain", "range"))
+    assert names[-3:] == ["other heads", "no head", writes.SUM] and len({*colours}) == len(names)
     rows = spec["datasets"][layers["text"]["data"]["name"]]
-    assert {row["bar"]: row["text"] for row in rows}["1·river"] == "61\u202f%"
-    assert {row["bar"]: row["edge"] for row in rows}["2·the"] == 0
+    cue = TERMS.loc[TERMS["role"] == "cue", "token"].iloc[0].split("·")[0]
+    assert {row["text"][-1] for row in rows if row["bar"].startswith(f"{cue}·")} == {"%"}
     assert spec["description"].startswith(
-        "Where the sense comes from, by source token: the largest contribution is that of 1·river"
+        "Where the sense comes from, by source token: the largest contribution is that of "
     )
-    assert spec["description"].endswith("within 3 × 10⁻⁷ of its size.")
+    assert re.search(r"within \d × 10⁻[⁷⁸] of its size\.$", spec["description"])
 
 
-def test_without_a_clear_sense_the_chart_has_no_shares():
-    spec, layers = chart_of(frame_of({key: value / 10 for key, value in PARTS.items()}))
-    assert "%" not in json.dumps(spec["datasets"])
-    rows = spec["datasets"][layers["text"]["data"]["name"]]
-    assert {row["bar"]: row["text"] for row in rows}["1·river"] == "0.03"
-
-
-def test_all_sentences_share_one_axis():
-    frame = pd.concat(
-        [frame_of(PARTS), frame_of({key: 2 * value for key, value in PARTS.items()}, sentence=8)]
+def test_without_a_clear_sense_the_chart_has_no_shares_and_all_sentences_share_one_axis():
+    smaller = {name: TERMS[name] / 10 for name in ("contribution", "total")}
+    assert "%" not in json.dumps(chart_of(TERMS.assign(**smaller))[0]["datasets"])
+    larger = {name: 2 * TERMS[name] for name in ("contribution", "total")}
+    both = pd.concat([TERMS, TERMS.assign(sentence=NUMBER + 1, **larger)])
+    first, second = (
+        chart_of(both, number)[1]["color"]["encoding"]["x"]["scale"]["domain"]
+        for number in (NUMBER, NUMBER + 1)
     )
-    layers = [chart_of(frame, number)[1] for number in (7, 8)]
-    first, second = (each["color"]["encoding"]["x"]["scale"]["domain"] for each in layers)
-    assert first == second and first[1] >= 1.0
-
-
-def test_the_chart_can_be_saved(tmp_path):
-    chart = charts.decomposition_bars(frame_of(PARTS), "bank", sentence=7)
-    assert "the largest contribution is that of 1·river, 0.30." in chart.to_dict()["description"]
-    assert charts.save(chart, tmp_path / "decomposition.png").stat().st_size > 2000
+    assert first == second and first[1] >= 2 * TERMS["total"].iloc[0]

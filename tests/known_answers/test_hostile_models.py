@@ -34,15 +34,13 @@ from handmade import (
     resolver,
     write_vector,
 )
-from measured import studied, table_of
+from measured import every_head, prepare, studied, table_of
 from planted import EVEN, HINT, Circuit, linear, model_of, tidy
 from safetensors.torch import load_file
 from seeds import mostly_campaign
 
+from probe import load
 from probe.claims.heads import MOVERS
-from probe.experiments.heads import every_head
-from probe.experiments.material import prepare
-from probe.model.load import load
 from probe.text.sentences import Sentence
 from probe.verdicts import comparison_of_writes, passes_gate
 

@@ -29,22 +29,20 @@ from handmade import (
     make_sentences,
     resolver_model,
 )
-from measured import options_of
+from measured import observe, options_of, prepare, prepare_pairs, split_senses, swap_every_head
 from measured import studied as studied_word
 from seeds import mostly_campaign
 
 import probe
+from probe import read_weights, tokenize, trace
 from probe.experiments import swaps as effects
-from probe.experiments.heads import has_effects, swap_every_head
+from probe.experiments.heads import has_effects
 from probe.experiments.lessons import later_words_matter
-from probe.experiments.material import prepare
-from probe.experiments.observe import Observation, observe, split_senses
-from probe.experiments.prepare import Prepared, prepare_pairs
+from probe.experiments.observe import Observation
+from probe.experiments.prepare import Prepared
 from probe.experiments.record import WordRecord
 from probe.experiments.store import read_record
-from probe.model.load import read_weights
-from probe.model.tokens import positions_of_span, tokenize
-from probe.model.trace import trace
+from probe.model.tokens import positions_of_span
 from probe.patching import heads as swaps
 from probe.results import frames as tables
 from probe.results.columns import COLUMNS
@@ -112,12 +110,6 @@ def runs(model, seed):
     observation = observe(model, prepare(model, WORD, SENTENCES), seed=seed)
     [pair] = prepare_pairs(observation, None, options_of(seed=seed, pairs=MAX_PAIRS))
     return Runs(observation, pair)
-
-
-def test_the_planted_heads_are_spread_over_layers_and_numbers():
-    heads = [resolver_model(seed)[1] for seed in SEEDS]
-    assert len(set(heads)) == len(SEEDS)
-    assert [len(set(numbers)) for numbers in zip(*heads, strict=True)] == [LAYERS, HEADS]
 
 
 def test_every_other_head_is_alive(planted, runs):

@@ -39,22 +39,26 @@ from handmade import (
     resolver_model,
     without,
 )
-from measured import options_of, studied, table_of
+from measured import (
+    every_head,
+    observe,
+    options_of,
+    prepare,
+    prepare_pairs,
+    studied,
+    swap_every_head,
+    table_of,
+)
 from planted import AXIS, KINDS, circuit_of, model_of, one_pair_only, planted_model
 from seeds import mostly_campaign
 
 import probe
+from probe import lexicon, read_weights
 from probe.experiments import head_parts, swaps
 from probe.experiments.design import Readout
-from probe.experiments.heads import every_head, swap_every_head
-from probe.experiments.material import prepare
-from probe.experiments.observe import observe
-from probe.experiments.prepare import prepare_pairs
 from probe.model import forward
-from probe.model.load import read_weights
 from probe.pages.verdicts import with_reasons
 from probe.stats.limits import LEVEL
-from probe.text import lexicon
 from probe.text.sentences import Sentence
 
 pytestmark = pytest.mark.slow
@@ -252,7 +256,7 @@ def test_continuations_of_the_other_sense_give_no_gap_and_the_page_says_so(monke
     assert frames["words"]["ranked"].all() and frames["words"]["continuation_p"].item() > 0.9
     assert frames["heads"]["p_continuation"].isna().all()
     row = "prepared next words that the model does not prefer after the word"
-    assert page_text.further_facts(frames, WORD)[row] == "1 of 1 pairs of meanings"
+    assert page_text.facts(frames, WORD)[row] == "1 of 1 pairs of meanings"
 
 
 def test_without_continuations_there_are_no_results_for_them():

@@ -19,7 +19,7 @@ pytestmark = pytest.mark.slow
 COLUMNS = ("word", "sense", "text", "start", "end", "frame", "pair", "cue_start", "cue_end")
 
 
-@pytest.mark.parametrize("kind", campaign_except(tuple(PATH_KINDS), ("by_query", "two_steps")))
+@pytest.mark.parametrize("kind", campaign_except(tuple(PATH_KINDS), ("by_query",)))
 def test_a_planted_model_has_a_report(kind, tmp_path):
     planted = PATH_KINDS[kind](np.random.default_rng([0, *map(ord, kind)]))
     folder = make_handmade(tmp_path / "model", planted.heads, units=planted.units)

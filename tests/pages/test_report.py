@@ -12,8 +12,8 @@ from seeds import mostly_campaign
 from stored_study import stored_study
 
 import probe
+from probe import InputError
 from probe.display import html_of
-from probe.errors import InputError
 from probe.pages.folder import check_folder, downloads, tables
 from probe.results.columns import COLUMNS, TABLES, about, dictionary
 from probe.text.sentences import REPEATS

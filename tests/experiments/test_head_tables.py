@@ -7,13 +7,12 @@ from functools import cache
 import numpy as np
 import pytest
 from handmade import WORD, corpus_of, make_sentences
-from measured import studied
+from measured import prepare, studied
 from planted import planted_model
 
 from probe.experiments import swaps
 from probe.experiments.design import Pairs, pairs_of
 from probe.experiments.heads import every_head, net_where, swap_columns
-from probe.experiments.material import prepare
 from probe.text.splits import ALIGNED
 
 

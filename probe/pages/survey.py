@@ -190,8 +190,7 @@ def _cells(survey: Survey, number: int) -> pd.DataFrame:
     top = top_over_words(survey.frames["survey_heads"]).rename(columns=columns)
     top = top.assign(name=charts.palette.head_names(top))
     shown = top[["layer", "head", "name", *columns.values()]]
-    parts = [part.merge(shown) for part in word_heads(survey.records, survey.depth)]
-    cells = pd.concat(parts, ignore_index=True)
+    cells = word_heads(survey.records, survey.depth).merge(shown)
     # The mean gap over words, at the depth where the head is read.
     mean_gap = cells.groupby("name")["gap"].transform("mean")
     words = survey.frames["survey_words"].reset_index(names="row").set_index("word")

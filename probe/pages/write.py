@@ -105,8 +105,8 @@ def write_cues(cues: Cues, out: str | os.PathLike[str], *, command: str = "") ->
     manifest = made_by(cues, command) | {"frames": list(cues.frames)}
     page = cues_page.render(cues, manifest)
     frames = cues_page.tables_of(cues)
-    streams = {"cues": [cues.cues]}
-    return write_folder(out, {CUES: page}, frames=frames, manifest=manifest, streams=streams) / CUES
+    large = {"cues": cues.cues}
+    return write_folder(out, {CUES: page}, frames=frames, manifest=manifest, large=large) / CUES
 
 
 @write.register
@@ -145,11 +145,11 @@ def write_surveys(
     check_folder(out, SURVEY)
     folders = survey_page.folders(surveys)
     frames: dict[str, pd.DataFrame] = {}
-    streams = {}
+    large = {}
     for survey, folder in zip(surveys, folders, strict=True):
         for name, frame in survey_page.tables_of(survey).items():
             frames[f"{folder}{name}"] = frame
-        streams[f"{folder}survey_word_heads"] = word_heads(survey.records, survey.depth)
+        large[f"{folder}survey_word_heads"] = word_heads(survey.records, survey.depth)
     manifests = [_made_by(survey, command) for survey in surveys]
     whole = manifests[0] if len(manifests) == 1 else survey_page.made_together(manifests)
     natural_texts = [survey_page.natural_text(Path(out) / folder) for folder in folders]
@@ -163,9 +163,7 @@ def write_surveys(
     for survey, folder in zip(surveys, folders, strict=True):
         _keep_records(survey, Path(out) / folder / WORDS_FOLDER)
     page = survey_page.render(surveys, whole, folders, natural_texts=natural_texts, pages=pages)
-    written_folder = write_folder(
-        out, {SURVEY: page}, frames=frames, manifest=whole, streams=streams
-    )
+    written_folder = write_folder(out, {SURVEY: page}, frames=frames, manifest=whole, large=large)
     return written_folder / SURVEY
 
 

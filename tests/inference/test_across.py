@@ -193,40 +193,18 @@ def test_neither_the_order_of_the_words_nor_a_second_run_changes_the_tables(orde
     assert first.left_out_orders == second.left_out_orders
 
 
-class Alive:
-    """Counts how many of the passed objects are alive, and the largest number so far."""
-
-    def __init__(self):
-        self.now, self.maximum = 0, 0
-
-    def count(self, value):
-        self.now += 1
-        self.maximum = max(self.maximum, self.now)
-        weakref.finalize(value, self._forget)
-        return value
-
-    def _forget(self):
-        self.now -= 1
-
-
-def test_memory_does_not_hold_the_words(monkeypatch):
-    """A record is freed once its numbers are computed. At most two batches of numbers are alive:
-    the batch being read and the batch being added.
-    """
-    of_records, of_numbers = Alive(), Alive()
-    numbers_of = across.numbers_of
-    monkeypatch.setattr(across, "numbers_of", lambda word: of_numbers.count(numbers_of(word)))
+def test_records_are_read_one_at_a_time():
+    alive = set()
 
     def records():
-        for number in range(6 * across.BATCH):
-            yield of_records.count(
-                made_word(number, effects_of(**{C: 0.5}), nouns=effects_of(), noise=0.01)
-            )
+        for number in range(12):
+            word = made_word(number, effects_of(**{C: 0.5}), nouns=effects_of(), noise=0.01)
+            alive.add(number)
+            weakref.finalize(word, alive.discard, number)
+            yield word
+            assert len(alive) <= 2
 
     summarise(records, seed=0, draws=49)
-    list(across.word_heads(records, 2))
-    assert 1 <= of_records.maximum <= 3
-    assert across.BATCH <= of_numbers.maximum <= 2 * across.BATCH + 2
 
 
 def test_the_table_of_words_has_a_row_for_every_word_and_the_columns_of_its_file():
@@ -255,9 +233,7 @@ def test_the_table_of_words_has_a_row_for_every_word_and_the_columns_of_its_file
 def test_every_head_for_every_word_gives_the_effect_over_words():
     words = [*words_with_nouns(40), unmeasured(99)]
     summary = summary_of(words)
-    parts = list(across.word_heads(lambda: iter(words), summary.depth))
-    assert len(parts) == 3
-    rows = pd.concat(parts)
+    rows = across.word_heads(lambda: iter(words), summary.depth)
     assert list(rows.columns) == list(across.WORD_HEADS)
     assert len(rows) == 40 * LAYERS * HEADS
     sums = rows.groupby(["layer", "head"])[["net", "gap"]].sum()
@@ -273,7 +249,7 @@ def test_every_column_is_defined():
     ]
     summary = summary_of(words)
     frames = summary.frames | across.sets_frames([measured_sets("word000")], seed=0)
-    frames["survey_word_heads"] = next(across.word_heads(lambda: iter(words), 2))
+    frames["survey_word_heads"] = across.word_heads(lambda: iter(words), 2)
     for name, frame in frames.items():
         for column in frame.columns.difference(["relatedness"]):
             assert about(name, str(column))["meaning"], f"{name}.{column}"

@@ -29,7 +29,7 @@ from .studies.study import Study as Study
 from .studies.survey import survey as survey
 from .studies.survey import Survey as Survey
 from .studies.evaluation import evaluate as evaluate
-from .results.evaluation import Evaluation as Evaluation
+from .studies.evaluation import Evaluation as Evaluation
 from .studies.cues import cues as cues
 from .results.cues import Cues as Cues
 from .studies.decompose import decompose as decompose

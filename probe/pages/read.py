@@ -24,7 +24,7 @@ from probe.pages.folder import (
 from probe.pages.survey import CERTIFICATE
 from probe.provenance import Origin
 from probe.results.cues import Cues
-from probe.results.evaluation import Evaluation
+from probe.studies.evaluation import Evaluation
 from probe.studies.study import Study
 from probe.studies.survey import Survey
 from probe.studies.words import WORDS
@@ -114,13 +114,15 @@ def _cues(path: Path, manifest: Mapping[str, Any]) -> Cues:
 
 
 def _evaluation(path: Path, manifest: Mapping[str, Any]) -> Evaluation:
-    prefix = "evaluation_"
-    names = {file.removesuffix(".csv") for file in manifest["files"] if file.endswith(".csv")}
+    columns = "evaluation_columns"
+    # In the order in which they were written.
+    names = [
+        name for name in _frames(path, [columns])[columns]["table"].unique() if name != columns
+    ]
     frames = {
-        name.removeprefix(prefix): frame
-        for name, frame in _frames(path, sorted(names - {f"{prefix}columns"})).items()
+        name.removeprefix("evaluation_"): frame for name, frame in _frames(path, names).items()
     }
-    return Evaluation(manifest=dict(manifest), cautions=tuple(manifest["said"]), **frames)
+    return Evaluation(dict(manifest), frames, tuple(manifest["said"]))
 
 
 def _frames(path: Path, names: Sequence[str]) -> dict[str, pd.DataFrame]:

@@ -30,8 +30,8 @@ from probe.pages.verdicts import with_reasons
 from probe.provenance import write_atomically
 from probe.results.columns import dictionary
 from probe.results.cues import Cues
-from probe.results.evaluation import Evaluation
 from probe.studies.across import WORDS, word_heads
+from probe.studies.evaluation import Evaluation
 from probe.studies.study import Study
 from probe.studies.survey import Survey
 from probe.studies.words import WORDS as WORDS_FOLDER

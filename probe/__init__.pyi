@@ -31,7 +31,7 @@ from .studies.survey import Survey as Survey
 from .studies.evaluation import evaluate as evaluate
 from .studies.evaluation import Evaluation as Evaluation
 from .studies.cues import cues as cues
-from .results.cues import Cues as Cues
+from .studies.cues import Cues as Cues
 from .studies.decompose import decompose as decompose
 from .studies.attribution import qk_attribution as qk_attribution
 from .studies.attribution import qk_interventions as qk_interventions

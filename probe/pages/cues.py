@@ -12,14 +12,13 @@ from probe import charts
 from probe.charts.palette import image
 from probe.claims.cues import strongest_cues
 from probe.claims.heads import name_of
-from probe.experiments.cues import SAMPLE
 from probe.pages import html
 from probe.pages.folder import download, downloads
 from probe.pages.html import worst_first
 from probe.results import frames as tables
 from probe.results.columns import TABLES, dictionary
-from probe.results.cues import Cues
 from probe.stats.numbers import decimal, interval, listed, measured
+from probe.studies.cues import SAMPLE, Cues
 from probe.tidy import rounded
 
 CERTIFICATE = "cues_certificate"

@@ -28,7 +28,7 @@ from probe.results.columns import TABLES
 from probe.walkthrough.frames import TABLES as TABLES_OF_WALK
 
 if TYPE_CHECKING:
-    from probe.results.cues import Cues
+    from probe.studies.cues import Cues
     from probe.studies.study import Study
     from probe.studies.survey import Survey
     from probe.walkthrough.walk import Walk

@@ -23,7 +23,7 @@ from probe.pages.folder import (
 )
 from probe.pages.survey import CERTIFICATE
 from probe.provenance import Origin
-from probe.results.cues import Cues
+from probe.studies.cues import Cues
 from probe.studies.evaluation import Evaluation
 from probe.studies.study import Study
 from probe.studies.survey import Survey

@@ -22,8 +22,8 @@ from probe.pages import html, sections
 from probe.pages.cues import notebook_html as cues_html
 from probe.pages.survey import notebook_html as survey_html
 from probe.pages.walk import notebook_html
-from probe.results.cues import Cues
 from probe.results.frames import without_rows
+from probe.studies.cues import Cues
 from probe.studies.evaluation import Evaluation
 from probe.studies.study import Study
 from probe.studies.survey import Survey

@@ -29,8 +29,8 @@ from probe.pages.folder import (
 from probe.pages.verdicts import with_reasons
 from probe.provenance import write_atomically
 from probe.results.columns import dictionary
-from probe.results.cues import Cues
 from probe.studies.across import WORDS, word_heads
+from probe.studies.cues import Cues
 from probe.studies.evaluation import Evaluation
 from probe.studies.study import Study
 from probe.studies.survey import Survey

@@ -2,5 +2,4 @@
 
 columns, tables       the meaning of every column; tables as typed attributes
 frames                the tables of a report
-cues                  the result of a cue scan
 """

@@ -74,8 +74,8 @@ def _heads_of_names(source: Any, top: int | None) -> list[HeadIndex]:
     if top is not None:
         names = ",".join(map(name_of_head, heads))
         raise InputError(
-            f"Cannot ablate the top {top} heads: got the list {names}, and no effects. Omit top, or "
-            "give a file with the effect of each head."
+            f"Cannot ablate the top {top} heads: got the list {names}, and no effects. Omit top, "
+            "or give a file with the effect of each head."
         )
     return heads
 

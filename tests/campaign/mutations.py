@@ -357,8 +357,8 @@ FAULTS = (
     Fault(
         "studies/evaluation.py",
         "tested on what it learned",
-        "train = list(holdout.train)\n        test = list(holdout.test)\n        depth",
-        "train = list(holdout.test)\n        test = list(holdout.test)\n        depth",
+        "train, test = list(holdout.train), list(holdout.test)\n        depth",
+        "train, test = list(holdout.test), list(holdout.test)\n        depth",
     ),
     Fault(
         "experiments/design.py",

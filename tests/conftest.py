@@ -79,7 +79,7 @@ LONGEST = (
     "model/test_hub.py",
     "pages/test_sections.py",
     "patching/test_both_ways.py",
-    "experiments/test_patch.py",
+    "studies/test_patch.py",
     "inference/test_hostile_models.py",
 )
 

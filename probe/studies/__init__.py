@@ -8,5 +8,6 @@ workers      where the words of a survey are measured: in this process, or by Da
 evaluation   sense accuracy at every depth; heads_given: the heads to take out
 cues         every word of the vocabulary as a cue
 patch        swaps in two texts
-attribution  QK and OV attribution of one head; decompose: direct logit attribution
+attribution  QK and OV attribution of one head
+decompose    direct logit attribution: what each component adds to a logit
 """

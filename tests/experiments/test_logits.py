@@ -18,10 +18,10 @@ from hooked_runs import bound
 
 import probe
 from probe.errors import CrossCheckError, InputError, UnsupportedModel
-from probe.experiments import logits
 from probe.model import decomposition
 from probe.model.load import load
 from probe.patching.cross import first_token
+from probe.studies import decompose as logits
 
 TEXT = "The mole dug under the river bank after the flood"
 PAIR = (17, 30)

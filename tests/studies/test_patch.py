@@ -12,12 +12,12 @@ from hooked_runs import bound, edit_at_each, hook_name, read_all
 
 import probe
 from probe.errors import InputError, UnsupportedModel
-from probe.experiments import patch as patching
 from probe.model import hooks as hooked
 from probe.model.load import load
 from probe.model.tokens import tokenize
 from probe.model.trace import target_states
 from probe.model.variants import TargetText
+from probe.studies import patch as patching
 
 A = "The mole dug under the river bank after the flood"
 B = "The mole dug under the apple bank after the flood"

@@ -45,7 +45,6 @@ def strongest_words(cues: Cues) -> pd.DataFrame:
     return rounded(pd.DataFrame(rows, columns=["sense", "cue", "coordinate"]))
 
 
-@html.without_validation
 def render(cues: Cues, manifest: Mapping[str, Any]) -> str:
     """The page as one self-contained HTML file; of the manifest everything but the time is on
     it."""
@@ -54,8 +53,10 @@ def render(cues: Cues, manifest: Mapping[str, Any]) -> str:
     frames = tables_of(cues)
     tables_shown = downloads(frames)
     tables_shown.append(download("cues", len(cues.cues), TABLES["cues"], ["Parquet"]))
-    templates = html.environment("cues", "report")
-    return templates.get_template("cues.html.j2").render(
+    return html.page(
+        "cues.html.j2",
+        "cues.css.j2",
+        *("cues", "report"),
         summary=summary,
         senses=senses,
         model=cues.model_name,
@@ -71,7 +72,6 @@ def render(cues: Cues, manifest: Mapping[str, Any]) -> str:
         manifest=manifest,
         dictionary=frames["cues_columns"].to_dict("records"),
         downloads=tables_shown,
-        **html.assets(templates, "cues.css.j2", "page.js"),
     )
 
 

@@ -107,7 +107,6 @@ def _heads_taken_out(folder: Path) -> list[str]:
         return []
 
 
-@html.without_validation
 def render(
     surveys: Sequence[Survey],
     manifest: Mapping[str, Any],
@@ -140,8 +139,10 @@ def render(
         )
     ]
     all_heads = pd.concat(heads, ignore_index=True)
-    templates = html.environment("survey", "report")
-    return templates.get_template("survey.html.j2").render(
+    return html.page(
+        "survey.html.j2",
+        "survey.css.j2",
+        *("survey", "report"),
         models=models,
         made=manifest,
         limits=_limits(heads),
@@ -152,7 +153,6 @@ def render(
         clear=percent(CLEAR),
         outlier=f"{OUTLIER:g}",
         most_words=MOST_WORDS,
-        **html.assets(templates, "survey.css.j2", "page.js"),
     )
 
 

@@ -5,7 +5,6 @@ import pandas as pd
 import pytest
 from example_study import make_study
 
-from probe.claims import rows_by_word
 from probe.claims.cues import (
     attention_to_sink,
     clearest_of_senses,
@@ -57,6 +56,7 @@ from probe.claims.survey import (
     top_over_words,
 )
 from probe.pages.html import worst_first
+from probe.results.tables import rows_by_word
 from probe.text.splits import unmarked_pairs
 
 WHY = {"p_contrast": 0.001, "p_query": 0.01, "p_key": 0.01}

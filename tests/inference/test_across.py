@@ -14,7 +14,6 @@ from example_survey import sets_of
 from made_words import HEADS, LAYERS, effects_of, gap_of, made_word, net_of, unmeasured
 
 from probe.errors import InputError
-from probe.results.columns import about
 from probe.studies import across
 from probe.studies.across import summarise
 
@@ -145,25 +144,18 @@ def test_effects_on_any_noun_are_separated_from_effects_on_words():
     assert model["words_compared"] == 30
     assert model["general_share"] == 0.25  # gaps of a half, squared
     assert model["ambiguity_p"] == 1 / (1 + DRAWS)
-
-
-def test_only_words_with_nouns_are_compared():
-    words = words_with_nouns(20)
+    # Only words with nouns are compared.
     without_nouns = [made_word(50 + n, effects_of(**{A: 1.0}), noise=0.03) for n in range(20)]
-    summary = summary_of([*words, *without_nouns])
-    heads = heads_by_name(summary)
-    assert heads.loc[A, "effect"] == pytest.approx(0.65, abs=0.03)
-    assert heads.loc[A, "more"] == pytest.approx(0.3, abs=0.04)  # of the 20 that were compared
-    table = summary.frames["survey_words"].set_index("word")
+    both = summary_of([*words_with_nouns(20), *without_nouns])
+    row = heads_by_name(both).loc[A]
+    assert row["effect"] == pytest.approx(0.65, abs=0.03)
+    assert row["more"] == pytest.approx(0.3, abs=0.04)
+    table = both.frames["survey_words"].set_index("word")
     assert table.loc["word050", "nouns"] == "" and np.isnan(table.loc["word050", "general_gap"])
     assert table.loc["word000", ["nouns", "general_gap"]].tolist() == ["fence", 0.5]
-
-
-def test_without_nouns_nothing_is_compared():
-    heads = summary_of(words_of_two_kinds()).frames["survey_heads"]
-    for name in ("nouns", "more", "more_low", "more_high", "p_more"):
-        assert heads[name].isna().all()
-    assert (heads["comparison"] == "").all()
+    alone = heads_by_name(summary_of(without_nouns))
+    assert alone[["nouns", "more", "p_more"]].isna().all(axis=None)
+    assert (alone["comparison"] == "").all()
 
 
 # --- read-out depths, and the contents of the tables ------------------------------------------------
@@ -243,18 +235,6 @@ def test_every_head_for_every_word_gives_the_effect_over_words():
     assert first["effect"] == pytest.approx(first["net"] / first["gap"], rel=1e-5)
 
 
-def test_every_column_is_defined():
-    words = [
-        replace(word, columns={"relatedness": gap_of(word)[-1]}) for word in words_with_nouns(12)
-    ]
-    summary = summary_of(words)
-    frames = summary.frames | across.sets_frames([measured_sets("word000")], seed=0)
-    frames["survey_word_heads"] = across.word_heads(lambda: iter(words), 2)
-    for name, frame in frames.items():
-        for column in frame.columns.difference(["relatedness"]):
-            assert about(name, str(column))["meaning"], f"{name}.{column}"
-
-
 @pytest.mark.parametrize(("words", "counts"), [([], "0 of its 0"), ([1], "1 of its 2")])
 def test_a_survey_of_fewer_than_two_words_is_refused(words, counts):
     records = [made_word(number, effects_of()) for number in words]
@@ -292,12 +272,11 @@ def test_the_table_of_sets_compares_a_left_out_word_with_its_own_and_random_sets
     assert over["others"].tolist() == pytest.approx([0.4, 0.7])
     assert over["words"].tolist() == [3, 3]
     assert over["others_low"].tolist() == pytest.approx([0.4, 0.7])  # because all words are equal
-
-
-def test_the_faithfulness_of_sets_over_words_is_a_ratio_of_sums():
-    others = ("size", [0.9, 0.9])
-    first = measured_sets("a", 1.0).assign(others=others)
-    second = measured_sets("b", 9.0).assign(others=others)
-    over = across.sets_frames([first, second], seed=0)["survey_carry_over"]
+    others = ("size", [0.9, 0.9])  # a ratio of sums
+    two = [
+        measured_sets("a", 1.0).assign(others=others),
+        measured_sets("b", 9.0).assign(others=others),
+    ]
+    over = across.sets_frames(two, seed=0)["survey_carry_over"]
     assert over["others"].tolist() == pytest.approx([0.18, 0.18])
     assert across.sets_frames([], seed=0)["survey_carry_over"].empty

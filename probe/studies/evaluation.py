@@ -822,63 +822,41 @@ def predict_without(
     """
     rng = np.random.default_rng(seed)
     labels = numbered(task.material.sentences)
-    learned = [learn(states, labels, holdout, rng) for holdout in task.plan.holdouts]
-    learned_for = {row: training for training in learned for row in training.donors}
+    centroids: dict[int, Centroids] = {}
+    # The new z of every kind, in the order of KINDS. `kind sentence layer head d_head`
+    z = states.z.new_zeros(len(KINDS), *states.z.shape)
+    for holdout in task.plan.holdouts:
+        test = list(holdout.test)
+        centroids |= dict.fromkeys(test, fit_centroids(states.resid, labels, holdout))
+        z[0, test] = states.z[list(holdout.train)].mean(0)
+        for kind, donors in enumerate(draw_donors(labels, holdout, rng), start=1):
+            z[kind, test] = states.z[donors]
     texts = target_texts(weights, task.material.texts, "Cannot take heads out")
     # Sentences of equal length are run together, and tokens that they share are run once.
-    order = sorted(learned_for, key=lambda row: (len(texts[row].ids), row))
+    order = sorted(centroids, key=lambda row: (len(texts[row].ids), row))
     predicted = np.zeros((len(KINDS), len(masks), *states.resid.shape[:2]), dtype=np.int64)
     for start in range(0, len(order), SENTENCES):
         here = order[start : start + SENTENCES]
-        # The new z of every kind, in the order of KINDS. `kind sentence layer head d_head`
-        z = torch.stack(
-            [
-                torch.stack([learned_for[row].mean_z for row in here]),
-                states.z[[learned_for[row].donors[row] for row in here]],
-                states.z[[learned_for[row].same_sense[row] for row in here]],
-            ]
-        )
-        centroids = [learned_for[row].centroids for row in here]
+        of_rows = [centroids[row] for row in here]
         nearest = _nearest(
-            weights, [texts[row] for row in here], states.resid[here], z, centroids, masks
+            weights, [texts[row] for row in here], states.resid[here], z[:, here], of_rows, masks
         )
-        senses = np.stack([each.senses for each in centroids])  # sentence sense
-        sentence = np.arange(len(here))[:, None]
-        predicted[:, :, here] = senses[sentence, nearest]
+        senses = np.stack([each.senses for each in of_rows])  # sentence sense
+        predicted[:, :, here] = senses[np.arange(len(here))[:, None], nearest]
     return predicted
 
 
-class Learned(NamedTuple):
-    """The centroids and donors from the training part of a holdout.
+def draw_donors(
+    labels: Senses, holdout: Holdout, rng: np.random.Generator
+) -> tuple[list[int], list[int]]:
+    """For each tested sentence a random training sentence, then one of its sense.
 
-    centroids: of the senses
-    mean_z: `layer head d_head`
-    donors: by tested sentence, a random training sentence
-    same_sense: by tested sentence, a random training sentence of its sense
-    """
-
-    centroids: Centroids
-    mean_z: Tensor
-    donors: dict[int, int]
-    same_sense: dict[int, int]
-
-
-def learn(
-    states: WordStates, labels: Senses, holdout: Holdout, rng: np.random.Generator
-) -> Learned:
-    """The centroids and donors of a holdout.
-
-    states: of all sentences in unchanged runs
     labels: the number of each sentence's sense
-    rng: draws the donors
     """
     train = list(holdout.train)
-    random_rows = rng.choice(train, len(holdout.test)).tolist()
-    donors = dict(zip(holdout.test, random_rows, strict=True))
+    donors = rng.choice(train, len(holdout.test)).tolist()
     of_sense = {sense: [row for row in train if labels[row] == sense] for sense in set(labels)}
-    same_sense = {row: int(rng.choice(of_sense[labels[row]])) for row in holdout.test}
-    centroids = fit_centroids(states.resid, labels, holdout)
-    return Learned(centroids, states.z[train].mean(0), donors, same_sense)
+    return donors, [int(rng.choice(of_sense[labels[row]])) for row in holdout.test]
 
 
 def _nearest(

@@ -165,24 +165,19 @@ def test_every_prediction_equals_a_whole_hooked_run_with_the_heads_replaced(kind
     assert predictions.shape == (3, len(masks), len(labels), model.config.n_layers + 1)
     z = target_states(model, task.material.tokens, task.material.targets).z
     rng = np.random.default_rng(3)
-    learned = [ablation.learn(states, labels, holdout, rng) for holdout in holdouts]
+    drawn = [ablation.draw_donors(labels, holdout, rng) for holdout in holdouts]
     changed = 0
-    for holdout, learned_part in zip(holdouts, learned, strict=True):
+    for holdout, (any_sense, same_sense) in zip(holdouts, drawn, strict=True):
         train = list(holdout.train)
-        for donor_of in (learned_part.donors, learned_part.same_sense):
-            assert set(donor_of) == set(holdout.test) and set(donor_of.values()) <= set(train)
-        assert all(labels[row] == labels[donor] for row, donor in learned_part.same_sense.items())
+        assert {*any_sense, *same_sense} <= set(train)
+        assert (labels[list(holdout.test)] == labels[same_sense]).all()
         resid = states.resid.double().numpy()
         centroids = np.stack([resid[train][labels[train] == sense].mean(0) for sense in (0, 1)])
-        for row in holdout.test[:2]:
-            donors = (
-                z[train].mean(0),
-                z[learned_part.donors[row]],
-                z[learned_part.same_sense[row]],
-            )
-            for number, donor in enumerate(donors):
+        for row, donor, alike in list(zip(holdout.test, any_sense, same_sense, strict=True))[:2]:
+            donors = (z[train].mean(0), z[donor], z[alike])
+            for number, new_z in enumerate(donors):
                 swaps = [
-                    {(layer, head): donor[layer, head] for layer, head in np.argwhere(mask)}
+                    {(layer, head): new_z[layer, head] for layer, head in np.argwhere(mask)}
                     for mask in masks
                 ]
                 streams, _ = run_with_swaps(model, task.material.texts[row], swaps)
@@ -322,113 +317,36 @@ def test_heads_are_named_or_taken_from_a_table_by_their_effect(tmp_path, heads, 
     assert not (masks[1:] & masks[0]).any() and (masks.sum(2) == masks[0].sum(1)).all()
 
 
-LIST = (
-    "expected names such as L4H1,L4H2, or a CSV or Parquet file with the columns layer and head. "
-    "Correct the list."
-)
+LIST = "is not a head, expected names such as L4H1,L4H2, or a CSV or Parquet file"
+NO_EFFECT = "none of the columns layer, head, rank is the effect of a head, expected effect, net or"
 
 
 @pytest.mark.parametrize(
     ("heads", "top", "message"),
     [
-        ("L4X", None, f"Cannot ablate heads: 'L4X' is not a head, {LIST}"),
-        ("L1H0,,L1H1", None, f"Cannot ablate heads: '' is not a head, {LIST}"),
-        ([], None, f"Cannot ablate heads: '' is not a head, {LIST}"),
-        ((1, 2), None, f"Cannot ablate heads: 1 is not a head, {LIST}"),
-        (7, None, f"Cannot ablate heads: 7 is not a head, {LIST}"),
-        (
-            "L1H0,L9H1",
-            None,
-            (
-                f"Cannot ablate L9H1: {random_model().name} has no such head, expected layers 0 to 2 and heads 0 "
-                "to 3. Name heads of this model."
-            ),
-        ),
-        (
-            "L1H0,L2H1",
-            3,
-            (
-                "Cannot ablate the top 3 heads: got the list L1H0,L2H1, and no effects. Omit top, or "
-                "give a file with the effect of each head."
-            ),
-        ),
-        (
-            "L1H0,L1H1,L1H2",
-            None,
-            (
-                "Cannot draw random sets of other heads: of the 4 heads of layer 1, 3 are ablated and "
-                "1 remain, expected at least as many remaining as ablated. Ablate fewer heads of this "
-                "layer."
-            ),
-        ),
-        (
-            "heads.csv",
-            None,
-            (
-                "Cannot read heads from heads.csv: there is no such file. Give the path of a CSV or "
-                "Parquet file with the columns layer and head, or a list such as L4H1,L4H2."
-            ),
-        ),
-        (
-            b"",
-            None,
-            (
-                "Cannot read heads from heads.csv: it is not a readable table (No columns to parse "
-                "from file). Write it again, or give another file."
-            ),
-        ),
-        (
-            b"layer,effect\n1,.2\n",
-            1,
-            (
-                "Cannot read heads from heads.csv: the column head is missing, got layer, effect, "
-                "expected layer and head. Add it, or give a list such as L4H1,L4H2."
-            ),
-        ),
-        (
-            b"layer,head\n1,H2\n",
-            None,
-            (
-                "Cannot read heads from heads.csv: got 1 and H2 for layer and head, expected whole "
-                "numbers from 0. Correct the file."
-            ),
-        ),
-        (
-            b"layer,head\n1,\n",
-            None,
-            (
-                "Cannot read heads from heads.csv: got no row with both for layer and head, expected "
-                "whole numbers from 0. Correct the file."
-            ),
-        ),
-        (
-            b"layer,head,rank\n1,2,1\n",
-            1,
-            (
-                "Cannot read heads from heads.csv: none of the columns layer, head, rank is the effect "
-                "of a head, expected effect, net or swap. Add one of these, or omit top."
-            ),
-        ),
-        (
-            b"layer,head,effect\n1,2,.1\n1,3,\n",
-            2,
-            (
-                "Cannot read heads from heads.csv: got top = 2, expected 1 to 1, the number of heads "
-                "with an effect. Choose a number in this range."
-            ),
-        ),
+        ("L4X", None, f"Cannot ablate heads: 'L4X' {LIST}"),
+        ("L1H0,,L1H1", None, f"Cannot ablate heads: '' {LIST}"),
+        ((1, 2), None, f"Cannot ablate heads: 1 {LIST}"),
+        (7, None, f"Cannot ablate heads: 7 {LIST}"),
+        ("L1H0,L9H1", None, "has no such head, expected layers 0 to 2 and heads 0 to 3"),
+        ("L1H0,L2H1", 3, "got the list L1H0,L2H1, and no effects. Omit top"),
+        ("L1H0,L1H1,L1H2", None, "of the 4 heads of layer 1, 3 are ablated and 1 remain"),
+        ("heads.csv", None, "Cannot read heads from heads.csv: there is no such file"),
+        (b"", None, "it is not a readable table .No columns to parse from file."),
+        (b"layer,effect\n1,.2\n", 1, "the column head is missing, got layer, effect"),
+        (b"layer,head\n1,H2\n", None, "got 1 and H2 for layer and head, expected whole numbers"),
+        (b"layer,head\n1,\n", None, "got no row with both for layer and head"),
+        (b"layer,head,rank\n1,2,1\n", 1, NO_EFFECT),
+        (b"layer,head,effect\n1,2,.1\n1,3,\n", 2, "got top = 2, expected 1 to 1"),
     ],
 )
-def test_heads_that_cannot_be_ablated_are_refused_in_one_sentence(
-    tmp_path, monkeypatch, heads, top, message
-):
+def test_heads_that_cannot_be_ablated_are_refused(tmp_path, monkeypatch, heads, top, message):
     monkeypatch.chdir(tmp_path)
     if isinstance(heads, bytes):
         Path("heads.csv").write_bytes(heads)
         heads = "heads.csv"
-    with pytest.raises(InputError) as refusal:
+    with pytest.raises(InputError, match=message):
         heads_of(heads, top, random_model())
-    assert str(refusal.value) == message
 
 
 # --- the command ----------------------------------------------------------------------------------

@@ -17,9 +17,9 @@ from seeds import mostly_campaign
 from sklearn.metrics import accuracy_score, f1_score
 
 import probe
-from probe.experiments.material import LATE, NOTHING_BEFORE
+from probe.experiments.material import NOTHING_BEFORE
 from probe.model.tokens import tokenize
-from probe.pages.terminal import EVALUATION_WIDTH, print_otherwise
+from probe.pages.terminal import EVALUATION_WIDTH
 from probe.results.columns import COLUMNS
 from probe.studies import evaluation as accuracy
 from probe.studies.evaluation import METHODS, coordinates, macro_f1, nearest_mean, predict
@@ -190,14 +190,6 @@ def test_the_position_of_the_word_and_the_length_of_the_text_are_baselines(model
     assert scores["position_accuracy"] == scores["position_macro_f1"] == 1
 
 
-def test_cosines_that_differ_in_rounding_only_are_a_tie():
-    # At each of 64 depths one centroid is three times the other: the same direction, but not the
-    # same rounding.
-    vectors = torch.randint(-9, 10, (64, 2, 5), generator=torch.Generator().manual_seed(0)).float()
-    resid = torch.stack([3 * vectors[:, 0], vectors[:, 0], vectors[:, 0], vectors[:, 1]])
-    assert (predict(resid, np.array([0, 1, 1, 0]), Holdout((0, 1, 2), (3,))) == 1).all()
-
-
 def test_the_angle_is_between_different_senses_minus_within_a_sense(monkeypatch):
     def gap(labels, *degrees):
         vectors = [
@@ -214,14 +206,8 @@ def test_the_angle_is_between_different_senses_minus_within_a_sense(monkeypatch)
     assert np.isnan(
         [gap([0, 0, 0], (0, 10, 60)), gap([0, 1, 2], (0, 10, 60))]
     ).all()  # no pair of either kind
-    resid, labels = (
-        torch.randn(7, 2, 5, generator=torch.Generator().manual_seed(0)),
-        np.array([0, 1, 1, 0, 2, 0, 1]),
-    )
-    whole = accuracy.angle_gap(resid, labels)
-    for block in (1, 3):
-        monkeypatch.setattr(accuracy, "ROWS_PER_BLOCK", block)
-        assert np.allclose(accuracy.angle_gap(resid, labels), whole, rtol=1e-12)
+    monkeypatch.setattr(accuracy, "ROWS_PER_BLOCK", 3)
+    assert np.allclose(gap([0, 0, 1, 1], *at), [50, 0], atol=1e-4)
 
 
 def test_macro_f1_by_hand_and_scikit_learns_at_every_depth():
@@ -236,46 +222,22 @@ def test_macro_f1_by_hand_and_scikit_learns_at_every_depth():
     assert np.allclose(macro_f1(gold, predicted), f1)
 
 
-def test_bags_hold_the_other_words_and_never_the_word():
-    sentence = row("The old bank, a Bank by the bank's River", "river")
-    assert accuracy.whole_bag(sentence) == ("the", "old", "a", "by", "the", "s", "river")
-    assert accuracy.left_bag(sentence) == ("the", "old")
-
-
-AFTER = (
-    "the bank of the river b",
-    "the bank gave a loan a",
-    "the bank of a river b",
-    "the bank has one loan a",
-)
-AFTER += ("the bank near his river b", "the bank wants that loan back a")
-BEFORE = (
-    "river bank b",
-    "loan bank a",
-    "river bank b",
-    "loan bank a",
-    "river bank b",
-    "a loan bank a",
-)
+AFTER = ["the bank of the river b", "the bank gave a loan a", "the bank of a river b"]
+AFTER += ["the bank has one loan a", "the bank near his river b", "the bank wants that loan back a"]
+BEFORE = [*["river bank b", "loan bank a"] * 2, "river bank b", "a loan bank a"]
+UNKNOWN = ["loan bank a", "river bank b", "shore bank b", "bank a", "wholly new bank a"]
 
 
 @pytest.mark.parametrize(
     ("bag", "texts", "predicted"),
     [
         (accuracy.whole_bag, AFTER, [0, 1, 0]),
-        (
-            accuracy.left_bag,
-            AFTER,
-            [1, 1, 1],
-        ),  # only the right context is informative; b is more frequent in training
+        # Only the right context is informative, and b is more frequent in training.
+        (accuracy.left_bag, AFTER, [1, 1, 1]),
         (accuracy.whole_bag, BEFORE, [0, 1, 0]),
         (accuracy.left_bag, BEFORE, [0, 1, 0]),
         # Without a known word, the most frequent sense in training is predicted.
-        (
-            accuracy.left_bag,
-            ("loan bank a", "river bank b", "shore bank b", "bank a", "wholly new bank a"),
-            [1, 1],
-        ),
+        (accuracy.left_bag, UNKNOWN, [1, 1]),
         (accuracy.left_bag, ("bank a", "bank on b", "bank in b", "new bank a"), [1]),
     ],
 )
@@ -436,6 +398,12 @@ def test_the_frames_count_every_sentence_and_the_mean_is_over_the_words(two_word
     assert words.loc["bank", "frequent_accuracy"] == 0.5 and words.loc["bank", "depth"] in (1, 2)
     assert len(depths) == 2 * 3 and two_words.left_out.empty
     assert set().union(*two_words.frames.values()) <= set(COLUMNS)
+    sentences = two_words.sentences
+    right = sentences.groupby("word")["right"].mean()
+    assert right.tolist() == pytest.approx([*words.sort_index()["accuracy"]])
+    apart = sentences[sentences["coordinate"] != 0]  # a tie goes to the more frequent sense
+    assert len(apart) and (apart["right"] == (apart["coordinate"] > 0)).all()
+    assert (sentences["other"] != sentences["sense"]).all()
     for score in ("accuracy", "macro_f1", "angle"):
         for depth, part in depths.groupby("depth"):
             assert np.isclose(
@@ -503,17 +471,6 @@ def test_the_command_prints_every_word_in_percent_and_the_mean_by_depth(run, tmp
     assert f"{100 * scores['bag_accuracy']:.1f} / {100 * scores['bag_macro_f1']:.1f}" in baselines
 
 
-def test_every_tested_sentence_has_a_coordinate_and_a_predicted_sense(two_words):
-    sentences = two_words.sentences
-    assert [*sentences.groupby("word").size()] == [*two_words.words.sort_values("word")["tested"]]
-    right = sentences.groupby("word")["right"].mean()
-    assert right.tolist() == pytest.approx([*two_words.words.sort_values("word")["accuracy"]])
-    assert (sentences["right"] == (sentences["predicted"] == sentences["sense"])).all()
-    apart = sentences[sentences["coordinate"] != 0]  # a tie goes to the more frequent sense
-    assert len(apart) and (apart["right"] == (apart["coordinate"] > 0)).all()
-    assert (sentences["other"] != sentences["sense"]).all()
-
-
 def test_the_coordinate_is_half_at_the_centroid_of_the_sense_and_minus_half_at_the_other():
     # Two training sentences per sense give the centroids (1, 0) and (0, 1).
     vectors = [[1, 0], [1, 0], [0, 1], [0, 1], [3, 0], [0, 2], [1, 1]]
@@ -522,30 +479,6 @@ def test_the_coordinate_is_half_at_the_centroid_of_the_sense_and_minus_half_at_t
         torch.tensor(vectors, dtype=torch.float64), labels, Holdout((0, 1, 2, 3), (4, 5, 6))
     )
     assert between.tolist() == pytest.approx([0.5, -0.5, 0]) and other_senses.tolist() == [1, 1, 0]
-
-
-def test_the_clearest_misread_sentences_are_printed(capsys, two_words):
-    frame = two_words.sentences.head(3).assign(
-        word="bank",
-        sense="river",
-        predicted=["river", "money", "money"],
-        right=[True, False, False],
-    )
-    texts = ["A", "B", "C " * 150]
-    sentences = frame.assign(coordinate=[0.4, -0.1, -0.3], text=texts)
-    print_otherwise(replace(two_words, frames=two_words.frames | {"sentences": sentences}))
-    out = capsys.readouterr().out
-    header, first, *lines = out.splitlines()
-    assert header.split() == ["word", "sense", "read", "as", "coordinate", "sentence"]
-    assert first.split()[:4] == ["bank", "river", "money", "−0.30"]
-    assert out.count("C") == 100 and "−0.10" in out and "0.40" not in out
-    assert lines[-1].startswith("2 of 3 tested sentences are read otherwise than labelled; ")
-
-
-def test_a_sentence_with_a_marked_late_cue_is_left_out(model):
-    late = row("that bank is by a lake", "a", cue="lake")
-    evaluation = probe.evaluate(model, sentences=[*ROWS, late])
-    assert evaluation.left_out["reason"].tolist() == [LATE]
 
 
 def test_the_files_are_complete_described_and_reproducible(run, tmp_path):

@@ -24,7 +24,7 @@ from probe.pages.folder import (
 from probe.pages.survey import CERTIFICATE
 from probe.provenance import Origin
 from probe.studies.cues import Cues
-from probe.studies.evaluation import Evaluation
+from probe.studies.evaluation import FRAMES, Evaluation
 from probe.studies.study import Study
 from probe.studies.survey import Survey
 from probe.studies.words import WORDS
@@ -114,14 +114,9 @@ def _cues(path: Path, manifest: Mapping[str, Any]) -> Cues:
 
 
 def _evaluation(path: Path, manifest: Mapping[str, Any]) -> Evaluation:
-    columns = "evaluation_columns"
-    # In the order in which they were written.
-    names = [
-        name for name in _frames(path, [columns])[columns]["table"].unique() if name != columns
-    ]
-    frames = {
-        name.removeprefix("evaluation_"): frame for name, frame in _frames(path, names).items()
-    }
+    names = [name for name in FRAMES if f"evaluation_{name}.csv" in manifest["files"]]
+    read = _frames(path, [f"evaluation_{name}" for name in names])
+    frames = dict(zip(names, read.values(), strict=True))
     return Evaluation(dict(manifest), frames, tuple(manifest["said"]))
 
 

@@ -98,6 +98,7 @@ METHODS = {
     "position": "the word's position alone",
     "length": "the text's length alone",
 }
+FRAMES = ("words", "depths", "mean", "left_out", "sentences", "without")  # in their order
 SCORES = ("accuracy", "macro_f1")
 CHOSEN = "depth chosen in training"
 WORDS_SHOWN = 3  # names in the repr of an evaluation
@@ -1034,6 +1035,7 @@ def rows_without(word: str | None, accuracies: Accuracies) -> pd.DataFrame:
         columns |= dict(zip((name, f"{name}_low", f"{name}_high"), of_name, strict=True))
     frame = pd.DataFrame(
         {name: np.broadcast_to(each, fall.shape).ravel() for name, each in columns.items()}
-    ).assign(word=word)
+    )
+    frame["word"] = pd.Series([word] * len(frame), dtype="str")
     frame["depth"] = frame["depth"].astype("Int64").mask(frame["depth"] == last)
     return frame[list(COLUMNS)]

@@ -24,6 +24,7 @@ from transformers import GPT2LMHeadModel
 import probe
 from probe.errors import InputError
 from probe.experiments import cues
+from probe.experiments.cue_sample import POSITIONS
 from probe.experiments.cues import ScanAxes, ask, without_beginnings
 from probe.experiments.material import prepare
 from probe.model.load import load, read_weights
@@ -31,6 +32,7 @@ from probe.model.tokens import ids_after, whole_words
 from probe.stats import resampling
 from probe.studies import cues as study
 from probe.text import lexicon
+from probe.text.slots import frames_for, read_frames
 from probe.text.splits import cross_fit
 
 DEPTH = 3
@@ -439,3 +441,65 @@ def test_a_word_that_cannot_be_read_is_refused_before_the_vocabulary_is(tiny, wo
     with pytest.raises(InputError, match=f"'{word}'"):
         probe.cues(tiny, word, progress=lambda stage, _: stages.append(stage), **options)
     assert stages == ["axis"]
+
+
+def test_an_encoder_also_reads_cues_after_the_word(axes):
+    model = embedded("tiny-senses-bidirectional")
+    texts = frames_for("bank", both_sides=True)
+    slotted = read_frames(texts, "bank", both_sides=True)
+    filled = [cues.template(model, frame, "lake") for frame in slotted]
+    [ids] = ids_after(model, "The", ["shore"])
+    scan = cues.scan(read_weights(model), filled, [ids], axes, [(0, 1)])
+    for number, text in enumerate(texts):
+        whole = probe.trace(model, text.replace("_", "shore"))
+        word = whole.tokens.positions_of("bank")[-1]
+        [cue] = whole.tokens.positions_of("shore")
+        assert scan.attention[0, number, 0] == pytest.approx(
+            float(whole.pattern[0, 1, word, cue]), rel=1e-4
+        )
+        resid = whole.resid_post[DEPTH - 1, word]
+        assert scan.coordinate[0, number] == pytest.approx(
+            plain_coordinate(axes, resid).item(), rel=1e-4
+        )
+
+
+def test_a_cue_that_is_drawn_twice_counts_twice():
+    rng = np.random.default_rng(4)
+    both = rng.normal(size=(12, 3))
+    frames = np.arange(12) % 2
+    times = rng.integers(0, 4, size=12)
+    [weighted] = study._lost(both, frames, times[None].astype(float))
+    squares = np.zeros(3)
+    for frame in (0, 1):
+        rows = np.repeat(both[frames == frame], times[frames == frame], axis=0)
+        squares += ((rows - rows.mean(0)) ** 2).sum(0)
+    assert weighted == pytest.approx(1 - squares[1:] / squares[0])
+
+
+def test_the_embedding_of_a_cue_is_the_mean_over_its_tokens(tiny, plain):
+    weights = read_weights(tiny)
+    table = plain.transformer.wte.weight.detach().double()
+    embeddings = study.token_embeddings(weights, [(3,), (5, 8)])
+    torch.testing.assert_close(embeddings, torch.stack([table[3], (table[5] + table[8]) / 2]))
+
+
+def test_a_sample_costs_the_allowed_number_of_token_positions(tiny, sampled):
+    sample = sampled.measured["cue_sample"]
+    slots = ask(tiny, "bank", cues=sample.cue.values.tolist())
+    positions = sum(t.at + 2 - len(t.before) for t in slots.templates)  # from the cue to the word
+    depth = sampled.depth / tiny.config.n_layers
+    cost = sample.drawn.item() * (positions * depth + 1)
+    assert cost == pytest.approx(POSITIONS, rel=0.01)
+
+
+def test_the_tokens_of_a_frame_do_not_depend_on_the_cue_that_finds_them(tiny):
+    """One of the cues has several tokens, of which the first is only a space."""
+    slotted = read_frames(frames_for("bank", both_sides=False), "bank", both_sides=False)
+    for frame in slotted:
+        assert cues.template(tiny, frame, "riverbanks") == cues.template(tiny, frame, "lake")
+
+
+def test_a_word_without_shipped_sentences_may_be_given_in_two_texts(tiny):
+    message = r"Give one of these, or give two texts with the word \(texts=, on the command line"
+    with pytest.raises(InputError, match=message):
+        probe.cues(tiny, "wug")

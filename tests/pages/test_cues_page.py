@@ -187,3 +187,19 @@ def test_the_search_finds_a_word_by_its_beginning(shared_page, page):
 def test_the_page_draws_fits_and_sends_no_requests(shared_page, page, options):
     # Last, because it changes the shared page.
     check_look(shared_page(page, **options), page)
+
+
+def test_a_word_and_its_capitalised_form_share_one_dot(scan):
+    rows = picture.dots(scan.cues)
+    words = set(scan.cues["cue"])
+    assert {"The", "the"} <= words
+    assert "the" in set(rows["cue"]) and "The" not in set(rows["cue"])
+    assert set(rows["cue"].str.lower()) == {word.lower() for word in words}
+
+
+def test_every_column_is_described(page):
+    described = pd.read_csv(page.parent / "cues_columns.csv")
+    for name in ("cues", "cues_heads", "cues_nouns", "cues_summary"):
+        columns = pd.read_parquet(page.parent / f"{name}.parquet").columns
+        assert set(columns) == set(described[described["table"] == name]["column"])
+    assert (described["meaning"].str.len() > 0).all()

@@ -15,9 +15,11 @@ from page_text import check_charts, one_line, pasted
 from seeds import mostly_campaign
 
 import probe
-from probe.claims.survey import carried_set
+from probe.claims.heads import names_of
+from probe.claims.survey import carried_set, top_over_words
 from probe.display import html_of
 from probe.errors import InputError
+from probe.pages.heads import axis_of_lines, place
 from probe.pages.html import environment, texts
 from probe.pages.write import write_surveys
 
@@ -263,3 +265,45 @@ def test_a_reported_set_never_contains_most_heads_before_the_read_out_layer(surv
     shallow = frames["survey_model"].assign(depth=1)
     assert carried_set(frames | {"survey_model": shallow})["k"].tolist() == [2]
     assert carried_set(frames | {"survey_model": shallow.assign(heads=3)}).empty
+
+
+def test_the_headline_for_one_head_and_for_none():
+    single = make_survey(heads={"L0H1": 0.3}, nouns={})
+    assert f"24 {MOVED} 1 of 12 attention heads, furthest by L0H1: " in sentence_of(
+        single, "headline"
+    )
+    none = make_survey(heads={}, nouns={}, noise=0.2)
+    assert sentence_of(none, "headline") == (
+        "In smollm2, 24 ambiguous words change with their meaning, but by no single head "
+        f"2{NARROW}% or more of the gap."
+    )
+
+
+def test_few_words_are_called_a_first_look(tmp_path):
+    small = make_survey(names=("bank", "bark", "bat", "bow", "club", "fan", "jam", "nail", "palm"))
+    assert "A first look: 9 words are a small sample." in one_line(page_of(small, tmp_path))
+
+
+def test_lines_share_an_axis_that_contains_every_effect(survey):
+    heads = top_over_words(survey.frames["survey_heads"])
+    assert names_of(heads) == ["L0H1", "L1H2", "L1H3"]
+    axis, ticks = axis_of_lines(heads)
+    values = heads[["effect_low", "effect", "effect_high", "nouns"]].to_numpy().ravel()
+    positions = [float(place(value, axis, 2)) for value in values]
+    assert positions[:3] == sorted(positions[:3])
+    assert min(positions) > 0 and max(positions) < 100
+    assert 2 <= len(ticks) <= 7 and np.ptp(np.diff(ticks)) < 0.02 and 0 in ticks
+    assert axis_of_lines(heads[:0])[1] == []
+
+
+def test_natural_text_belongs_to_the_model_of_its_folder(two_models, survey, tmp_path):
+    second = replace(survey, model_name="another")
+    (tmp_path / "another").mkdir()
+    row = {"word": None, "kind": "swap", "depth": None, "accuracy": 0.9, "accuracy_without": 0.6}
+    row |= {"fall": 0.3, "fall_low": 0.2, "fall_high": 0.4, "random_sets": 20}
+    table = pd.DataFrame([row | {"random_fall": 0.0, "random_most": 0.01}])
+    table.to_csv(tmp_path / "another" / "evaluation_without.csv", index=False)
+    page = write_surveys([survey, second], tmp_path).read_text(encoding="utf-8")
+    name = "accuracy without these heads (another sentence's)"
+    assert f"{name}–60.0{NARROW}% (the heads taken out)" in one_line(page).replace(" <", "<")
+    assert 'href="another/evaluation_without.csv"' in page

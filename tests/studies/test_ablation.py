@@ -409,3 +409,11 @@ def test_json_and_the_notebook_hold_the_rows(run, model):
     page = probe.evaluate(model, sentences=corpus, without="L0H1")._repr_html_()
     assert page.count("<table") == 2 and page.count("<img") == 1 and "accuracy_without" in page
     assert probe.evaluate(model, sentences=corpus)._repr_html_().count("<table") == 1
+
+
+def test_top_without_a_file_is_refused(run):
+    code, _, err = run("bank", "--sentences", "rows.jsonl", "--top", "2")
+    assert code == 2 and err == (
+        "probe: Cannot ablate the top 2 heads: got no file of heads. Give one with the columns layer, "
+        "head and effect as without.\n"
+    )

@@ -17,9 +17,8 @@ from seeds import mostly_campaign
 from sklearn.metrics import accuracy_score, f1_score
 
 import probe
-from probe.experiments.material import NOTHING_BEFORE
 from probe.model.tokens import tokenize
-from probe.pages.terminal import EVALUATION_WIDTH
+from probe.pages.terminal import EVALUATION_WIDTH, print_otherwise
 from probe.results.columns import COLUMNS
 from probe.studies import evaluation as accuracy
 from probe.studies.evaluation import METHODS, coordinates, macro_f1, nearest_mean, predict
@@ -311,21 +310,6 @@ MOLES = [
 ]
 
 
-def test_unusable_sentences_are_left_out_with_the_reason(model):
-    long = row("the bank " + "river " * 60, "a")
-    first = row("bank of the river", "a")
-    single_sense = [row(f"the {n} seal", "one", word="seal") for n in range(3)]
-    tasks = accuracy.prepare_tasks(model, corpus_of([long, *ROWS, first, *single_sense]), seed=0)
-    counts = [
-        (task.material.word, len(task.material), len(task.material.left_out)) for task in tasks
-    ]
-    assert counts == [("bank", 8, 2), ("seal", 0, 3)]
-    reasons = {item.where: item.reason for item in tasks[0].material.left_out}
-    assert reasons[long.text] == "it has more tokens than the context window of 48"
-    assert reasons[first.text] == NOTHING_BEFORE
-    assert {item.reason for item in tasks[1].material.left_out} == {ONE_SENSE}
-
-
 def test_the_residual_stream_at_the_word_is_read_in_the_order_of_the_sentences(model, monkeypatch):
     monkeypatch.setattr(accuracy, "CHUNK", 3)
     monkeypatch.setattr(accuracy, "SENTENCES_PER_LOAD", 5)
@@ -536,3 +520,64 @@ def test_invalid_evaluations_are_refused_in_one_sentence(run, tmp_path):
     )
     message = refused("--sentences", "rows.jsonl", "--out", tmp_path / "rows.jsonl" / "out")
     assert "is a file" in message and "--out" in message
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_pairs_that_share_nothing_are_held_out_whole_so_that_no_sense_is_more_frequent(seed):
+    """If sentences are crossed with their cue words, training has more of the sense that is
+    tested."""
+    pairs = [
+        row(f"{number} {cue} bank", sense, cue=cue, pair=str(number))
+        for number in range(26)
+        for sense, cue in (("a", f"left{number}"), ("b", f"right{number}"))
+    ]
+    plan = splits.plan(pairs, seed=seed)
+    assert len(plan.rows) == 52 and len(plan.holdouts) == 5
+    for holdout in plan.holdouts:
+        for part in (holdout.train, holdout.test):
+            senses = [pairs[plan.rows[position]].sense for position in part]
+            assert senses.count("a") == senses.count("b") > 0
+
+
+def test_sentences_without_frames_and_cues_are_split_by_sense_with_the_seed():
+    rows = numbered("a" * 10 + "b" * 5)
+    plans = [splits.plan(rows, seed=seed) for seed in range(4)]
+    for plan in plans:
+        tested = [
+            Counter(rows[position].sense for position in holdout.test) for holdout in plan.holdouts
+        ]
+        assert tested == [{"a": 2, "b": 1}] * 5
+        assert all(len(holdout.train) == 12 for holdout in plan.holdouts)
+    assert plans[1] == splits.plan(rows, seed=1) != plans[2]
+
+
+@pytest.mark.parametrize("train, test", [((), (1,)), ((0,), ()), ((0, 1), (1,))])
+def test_a_holdout_refuses_to_learn_what_it_tests(train, test):
+    with pytest.raises(ValueError, match="holdout: "):
+        Holdout(train, test)
+
+
+def test_cosines_that_differ_in_rounding_only_are_a_tie():
+    # At each of 64 depths one centroid is three times the other: the same direction, but not the
+    # same rounding.
+    vectors = torch.randint(-9, 10, (64, 2, 5), generator=torch.Generator().manual_seed(0)).float()
+    resid = torch.stack([3 * vectors[:, 0], vectors[:, 0], vectors[:, 0], vectors[:, 1]])
+    assert (predict(resid, np.array([0, 1, 1, 0]), Holdout((0, 1, 2), (3,))) == 1).all()
+
+
+def test_the_clearest_misread_sentences_are_printed(capsys, two_words):
+    frame = two_words.sentences.head(3).assign(
+        word="bank",
+        sense="river",
+        predicted=["river", "money", "money"],
+        right=[True, False, False],
+    )
+    texts = ["A", "B", "C " * 150]
+    sentences = frame.assign(coordinate=[0.4, -0.1, -0.3], text=texts)
+    print_otherwise(replace(two_words, frames=two_words.frames | {"sentences": sentences}))
+    out = capsys.readouterr().out
+    header, first, *lines = out.splitlines()
+    assert header.split() == ["word", "sense", "read", "as", "coordinate", "sentence"]
+    assert first.split()[:4] == ["bank", "river", "money", "−0.30"]
+    assert out.count("C") == 100 and "−0.10" in out and "0.40" not in out
+    assert lines[-1].startswith("2 of 3 tested sentences are read otherwise than labelled; ")

@@ -363,3 +363,12 @@ def test_pairs_with_equal_tokens_up_to_the_word_are_merged(tiny):
     assert frame["pair"].unique().tolist() == [0, 1] and frame.attrs["merged"] == 1
     both_ways = probe.patch("tiny-senses-bidirectional", a, against=b, at="bank")
     assert both_ways["pair"].nunique() == 3 and both_ways.attrs["merged"] == 0
+
+
+def test_logits_that_are_computed_in_parts_give_the_same_numbers(monkeypatch):
+    model = model_of("gpt2")
+    whole = probe.patch(model, A, against=B, at="bank", metric=own_metric)
+    monkeypatch.setattr(patching, "LOGITS", 1)
+    pd.testing.assert_frame_equal(
+        probe.patch(model, A, against=B, at="bank", metric=own_metric), whole, rtol=0, atol=1e-12
+    )

@@ -7,6 +7,7 @@ import weakref
 from dataclasses import replace
 
 import pytest
+import torch
 from seeds import mostly_campaign
 
 import probe
@@ -283,3 +284,24 @@ def test_workers_tokenize_texts_like_the_model_of_the_survey():
     loaded = words.model_of(job)
     assert loaded is not model and loaded.config == model.config
     assert job.model_key != words.job_of(probe.load("tiny-senses"), SURVEY).model_key
+
+
+@pytest.mark.parametrize("number", [None, 2])
+def test_torch_uses_one_thread_for_words_and_the_previous_number_afterwards(number):
+    pytest.importorskip("distributed")
+    before = torch.get_num_threads()
+    torch.set_num_threads(3)
+    try:
+        with workers.running(number, None) as run:
+            assert set(run(torch.get_num_threads, [()] * 6)) == {1}
+        assert torch.get_num_threads() == 3
+    finally:
+        torch.set_num_threads(before)
+
+
+def test_other_options_and_other_sentences_are_kept_apart(whole, tiny, tmp_path):
+    same = [row for word in WORDS[:2] for row in some_of(word)]
+    fewer = [row for word in WORDS[:2] for row in some_of(word, pairs=2)]
+    for sentences, options in ((fewer, {}), (same, {"seed": 1}), (same, {"controls": ()})):
+        changed = probe.survey(tiny, sentences=sentences, out=tmp_path, **options)
+        assert not set(files_of(changed)) & set(files_of(whole))

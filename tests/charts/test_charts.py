@@ -254,21 +254,19 @@ def test_layers_read_after_the_last_are_a_second_panel():
 
 
 def test_the_scale_ends_at_the_largest_effect_with_a_verdict():
-    nets = [0.31, 0.52, 0.74]  # of layers 0 to 2, the last two of which are read at the end
+    nets = [0.31, 0.52, 0.74]
     rows = pd.DataFrame({"word": "bank", "layer": range(3), "net": nets, "verdict": "mover"})
-    assert charts.effect_limits(rows, read_at={"bank": 1}) == pytest.approx((0.4, 0.8))
-    assert charts.effect_limits(rows, read_at={"bank": 2}) == pytest.approx((0.6, 0.8))
-    assert charts.effect_limits(rows) == pytest.approx((0.8, 0.1))
+    assert charts.effect_limit(rows) == pytest.approx(0.8)
     two = pd.DataFrame(
         {"word": "spring", "layer": 0, "net": [0.55, 0.21], "verdict": ["none", "mover"]}
     )
-    assert charts.effect_limits(two) == pytest.approx((0.3, 0.1))
+    assert charts.effect_limit(two) == pytest.approx(0.3)
     mlps = pd.DataFrame({"word": ["spring"], "layer": [0], "net": [0.44]})
-    assert charts.effect_limits(two, mlps) == pytest.approx((0.5, 0.1))
+    assert charts.effect_limit(two, mlps) == pytest.approx(0.5)
     survey = rows.rename(columns={"net": "effect"}).assign(read_depth=1, p=0.01, effect_low=0.1)
-    assert charts.survey_limits(survey) == pytest.approx((0.4, 0.8))
+    assert charts.survey_limit(survey) == pytest.approx(0.8)
     unsure = survey.assign(p=[0.97, 0.01, 0.97], effect_low=[-0.1, 0.1, -0.1])
-    assert charts.survey_limits(unsure) == pytest.approx((0.1, 0.6))
+    assert charts.survey_limit(unsure) == pytest.approx(0.6)
 
 
 def test_mixers_and_mlps_are_columns_beside_the_heads_on_their_scale():

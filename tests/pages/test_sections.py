@@ -53,7 +53,7 @@ def test_a_card_has_its_numbers_its_reasons_and_the_clearest_sentence_of_each_me
     rows.loc[rows["head"].eq(1) & rows["layer"].eq(0), ["net", "net_high"]] = 1.5, 3.0
     cards = cards_of(BANK | {"word_heads": rows})
     assert [*cards] == ["L0H0", "L3H2", "L1H2"]
-    assert charts.effect_limits(rows).before < 1.5
+    assert charts.effect_limit(rows) < 1.5
     card = cards["L0H0"]
     assert f"<dd>37{N}% [33, 40]</dd>" in card and "<dd>1 [1, 1]</dd>" in card
     readings = BANK["readings"].query("layer == 0 and head == 0")

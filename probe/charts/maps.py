@@ -34,6 +34,7 @@ from probe.charts.palette import (
 )
 from probe.claims.heads import UNMARKED, with_verdict
 from probe.claims.senses import mlps_more
+from probe.errors import InputError
 from probe.stats.limits import LEVEL, SMALLEST
 from probe.stats.numbers import NARROW, decimal, percent
 from probe.verdicts import ORDER
@@ -68,7 +69,15 @@ COLOURS = dict.fromkeys(ORDER, MUTED) | {"resolver": WITH, "mover": WITH, "oppos
 FEW_LAYERS = 6  # a higher map has the numbers of heads above it, too
 MANY = 12  # layers or heads with so many numbers have a label at every STEP-th
 STEP = 5
-BETWEEN_PANELS = 10  # pixels
+BETWEEN_PANELS = 6  # pixels
+READ_AT_END = "read after the last layer"  # the second panel
+SMALL_TITLE: dict[str, Any] = {
+    "fontSize": 11,
+    "fontWeight": "normal",
+    "color": MUTED,
+    "anchor": "start",
+    "offset": 2,
+}
 LABEL_EXTENT = 16  # pixels of the labels of layers, so that both panels have their title in line
 NOTHING = 0.005  # of the gap: an effect that rounds to 0 %
 STRONG = 0.55  # of the scale: from here on white is read better than ink, on the darker colour
@@ -142,6 +151,7 @@ LARGE_MARK = 60  # square pixels of a mark, in the largest cells
 SMALL_MARK = 48
 MLP_CELL = ("word", "layer", "head", "name", "net", "nouns", "more", "comparison", "beside")
 EFFECT_TITLE = "net swap effect (share of gap)"
+VALUES = ("net", "swap", "along", "norm")  # what `heads` draws, of the columns that a frame has
 CHANCE = 0.5
 LEVEL_LABELS = {"labelAngle": 0, "labelOverlap": True}
 CONDITIONS = ("as measured", "labels permuted", "later token", "untrained model")
@@ -168,35 +178,16 @@ def verdict_shape(names: list[str], *, legend: bool) -> Any:
     return by_value(alt.Shape, "verdict:N", names, [MARKS[name] for name in names], key, "verdict")
 
 
-class EffectLimits(NamedTuple):
-    """The ends of the diverging scales of a map: the largest absolute net effect, rounded up to a
+def effect_limit(word_heads: pd.DataFrame, mlps: pd.DataFrame | None = None) -> float:
+    """The end of the diverging scale of all words: the largest absolute net effect, rounded up to a
     tenth.
-
-    before: of the layers up to the read-out layer
-    at_end: of the later layers, which are read after the last one
-    """
-
-    before: float
-    at_end: float
-
-
-def effect_limits(
-    word_heads: pd.DataFrame,
-    mlps: pd.DataFrame | None = None,
-    *,
-    read_at: Mapping[str, int] | None = None,
-) -> EffectLimits:
-    """The ends of the scales of all words. read_at: as in `head_map`.
 
     Of heads with a verdict and of MLPs; of all heads if there are none. A stronger cell has the
     colour of the end.
     """
     frames = [with_verdict(word_heads), *([] if mlps is None else [mlps])]
     frames = [frame for frame in frames if len(frame)] or [word_heads]
-    rows = pd.concat([frame[["word", "layer", "net"]] for frame in frames])
-    depths = rows["word"].map(read_at or {}).fillna(math.inf)
-    is_at_end = rows["layer"] >= depths
-    return EffectLimits(_limit(rows.loc[~is_at_end, "net"]), _limit(rows.loc[is_at_end, "net"]))
+    return _limit(pd.concat([frame["net"] for frame in frames]))
 
 
 def _limit(nets: pd.Series) -> float:
@@ -277,7 +268,7 @@ def head_map(
     around the cells that do more for the word than for unambiguous nouns. `mlps`, from
     `mlps_beside_nouns` or `mlps_at_word`, are one more column on the same scale, each with its
     number. `read_at` has the first layer of each word that is read after the last layer: from there
-    on the map is a second panel with its own scale.
+    on the map is a second panel.
     """
     rows = ranked_heads(of_word(word_heads, word))
     best = _or_all(with_verdict(rows), rows).nlargest(1, "net").iloc[0]
@@ -289,9 +280,60 @@ def head_map(
         f"{int(rows['clear'].sum())} heads exclude zero. Resolvers: {resolvers}. "
         f"Significantly more for it than for unambiguous nouns: {do_more}."
     )
-    limits = effect_limits(word_heads, mlps, read_at=read_at)
+    limit = effect_limit(word_heads, mlps)
     depth = (read_at or {}).get(word)
-    return finish(_map(word_heads, word, legend, mlps, limits=limits, read_at=depth), description)
+    return finish(_map(word_heads, word, legend, mlps, limit=limit, read_at=depth), description)
+
+
+def heads(
+    frame: pd.DataFrame, *, value: str | None = None, word: str | None = None
+) -> alt.LayerChart | alt.VConcatChart:
+    """Layer x head grid of one number for each head, from a frame that `probe.patch`,
+    `probe.delta_e` or a study returned.
+
+    frame: with the columns `layer` and `head`; rows of the same head are averaged
+    value: the column to draw, by default the first of VALUES that the frame has
+    word: of the study's frame `word_heads`, which is drawn as `head_map` does; by default the first
+
+    Raises InputError for a frame without these columns.
+
+    Example:
+        >>> from probe import charts
+        >>> frame = probe.delta_e("tiny-senses", "The old tree by the bank", at="bank")
+        >>> charts.heads(frame).to_dict()["description"][:30]
+        'Map of norm, by layer and head'
+    """
+    if value is None and "verdict" in frame:
+        return head_map(frame, frame["word"].iloc[0] if word is None else word)
+    named = next((name for name in VALUES if name in frame), "") if value is None else value
+    if not {"layer", "head", named} <= set(frame):
+        raise InputError(
+            f"Cannot draw heads: the frame has the columns {', '.join(map(str, frame))}, expected "
+            f"layer, head and {value or 'one of ' + ', '.join(VALUES)}. Give what probe.patch or "
+            "probe.delta_e returned, or a column as value."
+        )
+    rows = frame.groupby(["layer", "head"])[named].mean().reset_index()
+    rows["name"] = head_names(rows)
+    rows["mark"] = [decimal(number) for number in rows[named]]
+    limit = float(rows[named].abs().max()) or 1.0
+    cell = cell_size(rows)
+    best = rows.iloc[int(rows[named].abs().argmax())]
+    text = alt.condition(alt.datum[named] > STRONG * limit, alt.value("#ffffff"), alt.value(INK))
+    base = alt.Chart(rows).encode(
+        x=alt.X("head:O", title="head", axis=alt.Axis(**LEVEL_LABELS)),
+        y=alt.Y("layer:O", title="layer"),
+        tooltip=tips("name:N", f"{named}:Q | {named} | .3f"),
+    )
+    colour = alt.Color(f"{named}:Q", scale=effect_scale(limit), legend=alt.Legend(title=named))
+    layers = [base.mark_rect(stroke=LINE, strokeWidth=1).encode(color=colour)]
+    if cell >= NUMBERS_FROM:
+        layers.append(base.mark_text(fontSize=11).encode(text=alt.Text("mark:N"), color=text))
+    picture = alt.layer(*layers).properties(width=alt.Step(cell), height=alt.Step(cell))
+    description = (
+        f"Map of {named}, by layer and head. The largest is {decimal(best[named])}, of "
+        f"{best['name']}."
+    )
+    return finish(picture, description)
 
 
 def head_maps(
@@ -305,9 +347,9 @@ def head_maps(
         return finish(
             chart.encode(text=alt.Text("note:N"), x=alt.XValue(0)).properties(height=30), note
         )
-    limits = effect_limits(word_heads, mlps)
+    limit = effect_limit(word_heads, mlps)
     charts = [
-        _map(word_heads, word, word == words[0], mlps, limits=limits).properties(title=str(word))
+        _map(word_heads, word, word == words[0], mlps, limit=limit).properties(title=str(word))
         for word in words
     ]
     parts = "head" if mlps is None else "head and MLP"
@@ -336,19 +378,16 @@ def _or_all(rows: pd.DataFrame, all_rows: pd.DataFrame) -> pd.DataFrame:
     return rows if len(rows) else all_rows
 
 
-def survey_limits(heads: pd.DataFrame) -> EffectLimits:
-    """The ends of the scales of `survey_map`. heads: the frame `survey_heads` of one model."""
-    rows = _or_all(heads[_has_survey_verdict(heads)], heads)
-    is_at_end = rows["layer"] >= heads["read_depth"].min()
-    effects = rows["effect"]
-    return EffectLimits(_limit(effects[~is_at_end]), _limit(effects[is_at_end]))
+def survey_limit(heads: pd.DataFrame) -> float:
+    """The end of the scale of `survey_map`. heads: the frame `survey_heads` of one model."""
+    return _limit(_or_all(heads[_has_survey_verdict(heads)], heads)["effect"])
 
 
-def survey_map(heads: pd.DataFrame, *, limits: EffectLimits) -> alt.LayerChart | alt.VConcatChart:
+def survey_map(heads: pd.DataFrame, *, limit: float) -> alt.LayerChart | alt.VConcatChart:
     """Layer x head grid of net swap effects over many words; marks and frames as in `head_map`.
 
-    `heads` is the frame `survey_heads` of one model, of heads that have a rank · `limits`: the ends
-    of the scales, so that several models share them. The layers that are read after the last one
+    `heads` is the frame `survey_heads` of one model, of heads that have a rank · `limit`: the end
+    of the scale, so that several models share it. The layers that are read after the last one
     are a second panel. Marks are at heads that move words the wrong way, or further than
     SMALLEST without significance. Frames are around heads that move words significantly, and do
     more for them than for unambiguous nouns.
@@ -369,7 +408,7 @@ def survey_map(heads: pd.DataFrame, *, limits: EffectLimits) -> alt.LayerChart |
         f"than for unambiguous nouns: {names}."
     )
     depth = int(rows["read_depth"].min())
-    picture = _map(rows, "", False, limits=limits, tooltip=SURVEY_TIPS, read_at=depth)
+    picture = _map(rows, "", False, limit=limit, tooltip=SURVEY_TIPS, read_at=depth)
     return finish(picture, description)
 
 
@@ -379,7 +418,7 @@ def _map(
     legend: bool,
     mlps: pd.DataFrame | None = None,
     *,
-    limits: EffectLimits,
+    limit: float,
     tooltip: Sequence[alt.Tooltip] = HEAD_TIPS,
     read_at: int | None = None,
 ) -> alt.LayerChart | alt.VConcatChart:
@@ -402,10 +441,10 @@ def _map(
     before = [layer for layer in grid.layers if layer < depth]
     at_end = [layer for layer in grid.layers if layer >= depth]
     if not before or not rows["layer"].isin(at_end).any():
-        return _panel(grid, rows, beside, limit=max(limits), layers=grid.layers)
+        return _panel(grid, rows, beside, limit=limit, layers=grid.layers)
     panels = [
-        _panel(grid, rows, beside, limit=limits.before, layers=before),
-        _panel(grid, rows, beside, limit=limits.at_end, layers=at_end),
+        _panel(grid, rows, beside, limit=limit, layers=before),
+        _panel(grid, rows, beside, limit=limit, layers=at_end, title=READ_AT_END),
     ]
     picture = alt.vconcat(*panels, spacing=BETWEEN_PANELS)
     return picture.resolve_scale(color="independent", shape="independent")
@@ -439,7 +478,13 @@ class _Grid(NamedTuple):
 
 
 def _panel(
-    grid: _Grid, rows: pd.DataFrame, beside: pd.DataFrame, *, limit: float, layers: list[int]
+    grid: _Grid,
+    rows: pd.DataFrame,
+    beside: pd.DataFrame,
+    *,
+    limit: float,
+    layers: list[int],
+    title: str = "",
 ) -> alt.LayerChart:
     """The cells of some layers of a map, on a scale that ends at `limit`.
 
@@ -493,6 +538,8 @@ def _panel(
     layered += _frames_of_more(rows, on_cells, grid.tooltip)
     layered += _frames_of_more(beside, on_cells, MLP_TIPS)
     picture = alt.layer(*layered).properties(width=alt.Step(grid.cell), height=alt.Step(grid.cell))
+    if title:
+        picture = picture.properties(title=alt.Title(title, **SMALL_TITLE))
     return picture.resolve_axis(x="independent", y="independent")
 
 

@@ -6,8 +6,7 @@ import pytest
 
 from probe import charts
 from probe.charts.ablation import BAG, INTACT
-from probe.experiments.ablation import KINDS
-from probe.results.ablation import COLUMNS
+from probe.studies.evaluation import COLUMNS, KINDS
 
 pytestmark = pytest.mark.usefixtures("no_rows_of_a_table")
 

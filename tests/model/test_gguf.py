@@ -458,7 +458,7 @@ def test_every_command_that_runs_a_model_takes_a_device_and_a_type(run, llama) -
     code, out, _ = run("check", TEXTS[0], *options)
     assert code == 0 and json.loads(out)["ok"] and json.loads(out)["dtype"] == "float64"
     commands = typer.main.get_command(app).commands
-    for name in ("report", "walk", "check", "evaluate", "survey", "params"):
+    for name in ("report", "walk", "check", "evaluate", "survey", "models"):
         known = {option for parameter in commands[name].params for option in parameter.opts}
         assert {"--device", "--dtype"} <= known
 

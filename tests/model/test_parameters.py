@@ -35,7 +35,7 @@ def test_gpt3_is_counted_as_introductions_count_it() -> None:
 
 
 def test_the_command_prints_every_number_of_gpt3(run) -> None:
-    code, out, err = run("params", "gpt3")
+    code, out, err = run("models", "gpt3")
     assert code == 0 and err == ""
     printed = {int(number.replace(",", "")) for number in re.findall(r"\d[\d,]*", out)}
     numbers = {1_572_864, 6_291_456, 603_979_776, 57_982_058_496, 175_181_291_520, 150_994_944}
@@ -84,7 +84,7 @@ def test_the_command_counts_the_parameters_of_an_embedded_model_as_torch_does(ru
     for name in [row.name for row in probe.available() if row.kind == "embedded"]:
         source = probe.load(name).bridge.original_model.config
         listed = number_of_parameters(source.architectures[0], source)
-        code, out, _ = run("params", name)
+        code, out, _ = run("models", name)
         assert code == 0 and f" of {listed:,}." in out
 
 
@@ -126,7 +126,7 @@ def test_heads_narrower_than_the_model_and_shared_keys_are_counted_by_their_size
 
 
 def test_json_holds_the_same_numbers(run, checkpoint) -> None:
-    code, out, _ = run("params", checkpoint, "--json")
+    code, out, _ = run("models", checkpoint, "--json")
     counts = json.loads(out)
     assert code == 0 and counts["tensors"] == 28
     assert counts["total"] == SMALL_PARAMETERS == sum(part["total"] for part in counts["parts"])

@@ -13,6 +13,7 @@ from test_check import FAULTS, first_failure
 import probe
 from probe.model.check import EACH_ROUNDED, FROM_SCORES, ROUNDING, STEPS, THROUGH_ALL
 from probe.model.check import rounded_through as through
+from probe.studies import decompose
 
 BF16 = torch.bfloat16
 TEXT = "The mole dug a tunnel under the muddy bank"
@@ -135,3 +136,15 @@ def test_tables_are_made_from_bfloat16_tensors_too(run: Callable, tmp_path: Path
     assert probe.edges(weights, rows[:1], rows[1:], direction, depth=4).rows()
     code, stdout, _ = run("check", "--dtype", "bfloat16")
     assert code == 0 and "bfloat16" in stdout
+
+
+def test_a_missing_term_of_a_logit_is_detected_in_bfloat16(monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = decompose.components_by_source
+
+    def without_a_layer(*arguments, **options):
+        return [part for part in whole(*arguments, **options) if part.layer != 1]
+
+    monkeypatch.setattr(decompose, "components_by_source", without_a_layer)
+    message = r"of the largest logit, expected at most 5e-02. Run"
+    with pytest.raises(probe.CrossCheckError, match=message):
+        probe.decompose(family_model("gpt2", BF16), TEXT, at="bank", tokens=(17, 30))

@@ -181,10 +181,10 @@ FAULTS = (
         "return x[:, self.branch.parent - 1] if",
     ),
     Fault(
-        "model/blocks.py",
+        "model/variants.py",
         "the MLP reads in front of the attention",
-        "if parallel else resid_mid)\n    return",
-        "if True else resid_mid)\n    return",
+        "if not self.run.weights.config.family.parallel_attn_mlp:",
+        "if False:",
     ),
     Fault(
         "model/model.py",
@@ -383,6 +383,67 @@ FAULTS = (
         "a noun's share measured in the gap of the word",
         "own_gap = nouns.noun_gap.values[noun_of[with_gap]][:, at]",
         "own_gap = raw_gap.mean(0)[at]",
+    ),
+    # what was rewritten last
+    Fault(
+        "model/blocks.py",
+        "the bias of the first positions",
+        "bias[:, size - n : size, :size]",
+        "bias[:, :n, :size]",
+    ),
+    Fault(
+        "model/kept_keys.py",
+        "the keys of the first row for all",
+        "part[index : index + 1].clone()",
+        "part[:1].clone()",
+    ),
+    Fault(
+        "model/variants.py",
+        "prefixes that only end alike are one",
+        "number_of.setdefault((shorter, token)",
+        "number_of.setdefault((-1, token)",
+    ),
+    Fault(
+        "model/check.py",
+        "the best of all texts is certified",
+        "return max(rows, key",
+        "return min(rows, key",
+    ),
+    Fault(
+        "model/gguf.py",
+        "keys unfolded by the number of queries",
+        'heads = config.n_heads if ".q_proj." in name else config.n_kv_heads',
+        "heads = config.n_heads",
+    ),
+    Fault(
+        "model/load.py",
+        "a new model is not compared with its library",
+        "if not isinstance(source, Model):",
+        "if isinstance(source, Model):",
+    ),
+    Fault(
+        "experiments/store.py",
+        "coordinates are read as variables",
+        'dataset.set_coords(described["coords"])',
+        "dataset",
+    ),
+    Fault(
+        "experiments/table.py",
+        "an experiment without what it needs",
+        "names |= _with_needs(name)",
+        "names |= {name}",
+    ),
+    Fault(
+        "experiments/beside_nouns.py",
+        "a gate that the word itself does not count in",
+        "(1 + np.sum(of_noun >= of_word)) / (1 + len(nouns))",
+        "np.sum(of_noun >= of_word) / len(nouns)",
+    ),
+    Fault(
+        "stats/resampling.py",
+        "a nested factor counted twice",
+        "            kept = others",
+        "            kept = list(kept)",
     ),
 )
 

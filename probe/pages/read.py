@@ -8,6 +8,7 @@ from typing import Any
 
 import pandas as pd
 
+from probe.display import Displayed, readers
 from probe.errors import InputError
 from probe.experiments.store import read_tree
 from probe.model.check import Certificate, Row
@@ -18,7 +19,6 @@ from probe.pages.folder import (
     MANIFEST,
     REPORT,
     SURVEY,
-    WALK_RECORD,
     manifest_of,
 )
 from probe.pages.survey import CERTIFICATE
@@ -28,10 +28,8 @@ from probe.results.evaluation import Evaluation
 from probe.studies.study import Study
 from probe.studies.survey import Survey
 from probe.studies.words import WORDS
-from probe.walkthrough.saved import read_walk
-from probe.walkthrough.walk import Walk
 
-Result = Study | Survey | Cues | Walk | Evaluation
+Result = Study | Survey | Cues | Evaluation | Displayed
 
 
 def read(folder: str | os.PathLike[str]) -> Result:
@@ -58,8 +56,16 @@ def read(folder: str | os.PathLike[str]) -> Result:
         return _cues(path, manifest)
     if EVALUATION in files:
         return _evaluation(path, manifest)
-    if WALK_RECORD in files:
-        return read_walk(path / WALK_RECORD, _frames(path, manifest["frames"]))
+    for record, reader in readers.items():
+        if record in files:
+            frames = _frames(path, manifest["frames"])
+            return reader(
+                path / record,
+                model_name=manifest["model"],
+                origin=_origin(manifest),
+                certificate=_certificate(manifest, frames["certificate"]),
+                frames=frames,
+            )
     problem = f"no {MANIFEST} of a result is in it"
     step = "Give the folder that probe.write or a command wrote into"
     if "models" in manifest:

@@ -15,13 +15,13 @@ from safetensors.torch import load_file, save_file
 
 import probe
 from probe.errors import InputError, ModelError, UnsupportedModel
-from probe.explorer.session import Explorer
 from probe.model import blocks, decomposition, forward, variants
 from probe.model.architectures import FAMILIES
 from probe.model.check import RECURRENT
 from probe.model.load import load, read_weights, untrained
 from probe.model.tokens import tokenize
 from probe.model.trace import target_states, trace_target
+from probe.walks.explorer import Explorer
 
 GATED = [kind for kind in HYBRIDS if FAMILIES[kind].gated_attention]
 TEXT = "A fluffy blue creature roamed the verdant forest"

@@ -1,12 +1,12 @@
 """The charts of a walk: tokens against tokens, queries, keys and values in a plane, weights and ΔE
 by source, the word's vector by depth.
 
-The script of a walk replaces a chart's rows with the rows of another head, token or text
-(`palette.live_data`): tokens are in the order of the rows, and `usermeta` holds their height in
-pixels.
+A chart has no rows. The script of the page fills the data of its name with the rows of the head and
+token that are followed (`live` in `templates/walk.js`), in the order of the text. `usermeta` holds
+the tokens' height in pixels. The description is of the head and token that are followed first.
 """
 
-from collections.abc import Hashable, Mapping
+from collections.abc import Mapping
 from typing import Any, Literal
 
 import altair as alt
@@ -26,7 +26,6 @@ from probe.charts.palette import (
     finish,
     line_legend,
     lines_with_dots,
-    live_data,
     reference_line,
     share_axis,
     tips,
@@ -36,10 +35,9 @@ from probe.stats.numbers import decimal, percent
 from probe.walks.walk import Walk
 
 Orientation = Literal["rows", "columns"]
+ORIENTATIONS: tuple[Orientation, ...] = ("rows", "columns")
 NAMES = {"query": "query: looks", "key": "key: is looked at"}
 KINDS = {"dot": "Q·K", "pattern": "attention weight", "open": "weight without the mask"}
-NAME_WIDTH = 0.24  # of a name in a plane of vectors, as a part of the plane's width
-NAME_HEIGHT = 0.1  # and of its height
 LOOKS = {
     "query": (WITH, "M-0.9,-0.7L0.9,-0.7L0,0.9Z"),
     "key": (SENSES[2], "circle"),
@@ -47,92 +45,59 @@ LOOKS = {
 }
 DIVIDED = "divided by √d_head"
 UNDIVIDED = "not divided"
-LENGTHS = {"the vector": INK, "attention writes": WITH, "MLP writes": MUTED}
+# Lines by depth: columns of the table of layers, with their names and colours.
+LENGTHS = {
+    "norm": ("the vector", INK),
+    "attention": ("attention writes", WITH),
+    "mlp": ("MLP writes", MUTED),
+}
 LINE_DASHES = [[1, 0], [6, 3], [2, 2]]
-TURNS = {"its own token vector": INK, "the same word in the other sentence": SENSES[1]}
+TURNS = {
+    "token_cosine": ("its own token vector", INK),
+    "beside_cosine": ("the same word in the other sentence", SENSES[1]),
+}
 ACROSS = {"query": "query: target token", "key": "key: source token"}
 # The pictures of attention, by the column that they show first. A script steps through the first.
 STEPPED = {"stage": "pattern", "open": "open"}
 
 
 def pictures(walk: Walk) -> dict[str, Any]:
-    """Every chart of the page by name, for the head and token that are followed first."""
+    """Every chart of the page by name."""
     frames = walk.frames
-    drawn = [
-        tokens.query("drawn")["pos"] for _, tokens in frames["tokens"].groupby("text", sort=False)
-    ]
-    # With one text, queries and keys are the same tokens; with two, the source comes first.
-    queries = drawn[-1]
-    keys = drawn[0]
+    block = walk.block
+    queries, keys = ([token["pos"] for token in block[side]] for side in ("tokens", "source"))
     cells = frames["attention"].assign(chosen=frames["attention"]["query_pos"] == walk.at)
-    charts = _token_grids(cells, NAMES if walk.target is None else ACROSS)
+    titles = NAMES if walk.target is None else ACROSS
+    charts = {
+        f"{name}_{turned}": token_grid(cells, kind, queries=turned, axis_titles=titles)
+        for name, kind in STEPPED.items()
+        for turned in ORIENTATIONS
+        if kind in cells
+    }
+    vectors = frames["vectors"]
+    side = vectors["pos"].isin(queries).where(vectors["kind"] == "query", vectors["pos"].isin(keys))
+    charts["match_plane"] = vector_plane(vectors[side], ["query", "key"])
+    charts["value_plane"] = vector_plane(vectors[side], ["value"])
     values = frames["values"][frames["values"]["pos"].isin(keys)]
     charts["sources"] = source_bars(values)
     if "logit" in values:
         charts["logits"] = logit_bars(values, str(walk.word))
     if "layer_norm" in frames:
         norms = frames["layer_norm"][frames["layer_norm"]["pos"].isin(queries)]
-        charts["lengths"] = lengths(norms, norm=walk.block["norm"])
+        charts["lengths"] = lengths(norms, norm=block["norm"])
     if "steep" in cells:
-        divided = DIVIDED if walk.block["plain_root"] else "divided"
-        variants = {"pattern": divided, "steep": UNDIVIDED}
-        rows = _long(cells[cells["chosen"]], "key", variants, "variant", "weight")
-        charts["softmax"] = softmax_bars(rows)
-    charts |= _planes(frames["vectors"], walk.at, queries, keys)
-    return charts | _by_depth(frames["layers"])
-
-
-def _token_grids(cells: pd.DataFrame, titles: Mapping[str, str]) -> dict[str, Any]:
-    """The grids of tokens, each with queries as rows and as columns."""
-    charts = {}
-    for name, kind in STEPPED.items():
-        if kind in cells:
-            for queries in ("rows", "columns"):
-                chart = token_grid(cells, kind, queries=queries, axis_titles=titles)
-                charts[f"{name}_{queries}"] = chart
+        charts["softmax"] = softmax_bars(cells[cells["chosen"]], plain_root=block["plain_root"])
+    layers = frames["layers"]
+    if "apart" in layers:
+        charts["apart"] = apart(layers)
+    charts["stream_lengths"] = _stream(layers, LENGTHS, "lengths", "Lengths", "length")
+    charts["stream_turns"] = _stream(layers, TURNS, "turns", "Cosines", "cosine with")
     return charts
 
 
-def _planes(
-    vectors: pd.DataFrame, at: int, queries: "pd.Series[int]", keys: "pd.Series[int]"
-) -> dict[str, Any]:
-    """The drawn tokens in the plane of queries and keys, and in the plane of values."""
-    is_query = vectors["kind"] == "query"
-    is_drawn = vectors["pos"].isin(queries).where(is_query, vectors["pos"].isin(keys))
-    points = vectors[is_drawn]
-    one_text = queries.equals(keys)
-    # With two texts, the key at position `at` is not the token that is followed.
-    is_followed = (points["pos"] == at) & (one_text | (points["kind"] == "query"))
-    points = points.assign(chosen=is_followed)
-    return {
-        "match_plane": vector_plane(points, ["query", "key"]),
-        "value_plane": vector_plane(points, ["value"]),
-    }
-
-
-def _by_depth(layers: pd.DataFrame) -> dict[str, Any]:
-    """The length of the word's vector and its cosines, by depth; with a second sentence, how far
-    apart the two vectors are.
-    """
-    length_titles = dict(zip(("norm", "attention", "mlp"), LENGTHS, strict=True))
-    turn_titles = dict(zip(("token_cosine", "beside_cosine"), TURNS, strict=True))
-    length_rows = _long(layers, "depth", length_titles, "what", "value").dropna()
-    turn_rows = _long(layers, "depth", turn_titles, "what", "value").dropna()
-    charts = {}
-    if "apart" in layers:
-        charts["apart"] = apart(layers[["depth", "apart"]])
-    return charts | {
-        "stream_lengths": stream_lengths(length_rows),
-        "stream_turns": stream_turns(turn_rows),
-    }
-
-
-def _long(
-    frame: pd.DataFrame, key: str, titles: Mapping[str, str], subject: str, value: str
-) -> pd.DataFrame:
-    """The columns of `titles` in long form, named by their titles, without missing columns."""
-    present = [title for column, title in titles.items() if column in frame]
-    return frame.rename(columns=titles).melt(key, present, subject, value)
+def _live(name: str) -> Any:
+    """The data of a chart, which the script of the page fills."""
+    return alt.InlineData(values=[], name=name)
 
 
 def token_grid(
@@ -164,10 +129,6 @@ def token_grid(
     x = alt.X(
         f"{across}:N", title=axis_titles[across], sort=None, axis=token_axis(**axis, **names_across)
     )
-    largest = float(cells[kind].abs().max()) if kind == "dot" else 1.0
-    size = cells[kind].abs() / (largest or 1.0)
-    rows = cells.assign(value=cells[kind], size=size, positive=cells[kind] >= 0)
-    rows = rows.assign(step=KINDS[kind], grey=kind != "dot")
     base = alt.Chart().encode(x=x, y=y)
     ground = base.mark_rect(fill="transparent", stroke=LINE, strokeOpacity=0.5)
     closed = base.transform_filter("!datum.allowed").mark_rect(fill=LINE)
@@ -188,7 +149,7 @@ def token_grid(
         tooltip=tip,
     )
     masked = [] if cells["allowed"].all() else [closed]
-    picture = alt.layer(ground, *masked, row, dots, data=live_data(rows, "cells"))
+    picture = alt.layer(ground, *masked, row, dots, data=_live("cells"))
     mine = cells[cells["chosen"] & (cells["allowed"] | (kind != "pattern"))]
     best = mine.nlargest(1, kind).iloc[0]
     tokens = " by ".join(str(size) for size in dict.fromkeys(map(len, labels.values())))
@@ -232,8 +193,6 @@ def vector_plane(points: pd.DataFrame, kinds: list[str]) -> Any:
     `points` is a walk's `vectors` frame with `chosen`. The share of the variance that the plane
     holds belongs in the caption.
     """
-    rows = points[points["kind"].isin(kinds)]
-    rows = rows.assign(name=_names(rows))
     # Numbers along the directions of a PCA would mean nothing.
     axis = alt.Axis(
         tickCount=5, gridOpacity=0.4, labels=False, ticks=False, domain=False, title=None
@@ -254,31 +213,15 @@ def vector_plane(points: pd.DataFrame, kinds: list[str]) -> Any:
         color=colour, shape=shape, size=strong, tooltip=tip
     )
     texts = base.mark_text(dy=-10, fontSize=11, color=INK).encode(text=alt.Text("name:N"))
-    picture = alt.layer(dots, texts, data=live_data(rows, "points"))
-    variance = percent(float(rows["explained"].iloc[0]))
+    picture = alt.layer(dots, texts, data=_live("points"))
+    mine = points[points["kind"].isin(kinds)]
+    variance = percent(float(mine["explained"].iloc[0]))
     vectors = " and ".join(f"{kind}s" for kind in kinds)
     description = (
-        f"The {vectors} of {rows['label'].nunique()} tokens in a plane that holds {variance} of "
+        f"The {vectors} of {mine['label'].nunique()} tokens in a plane that holds {variance} of "
         "their variance."
     )
     return finish(picture, description, height=230)
-
-
-def _names(rows: pd.DataFrame) -> list[str]:
-    """The names that are written: of the followed token first, then in order, each unless it would
-    overlap another."""
-    width = NAME_WIDTH * float(rows["plane_x"].max() - rows["plane_x"].min())
-    height = NAME_HEIGHT * float(rows["plane_y"].max() - rows["plane_y"].min())
-    candidates = rows[(rows["kind"] != "query") | rows["chosen"]]
-    candidates = candidates.sort_values("chosen", ascending=False, kind="stable")
-    labels: dict[Hashable, tuple[float, float]] = {}
-    for row, x, y in zip(
-        candidates.index, candidates["plane_x"], candidates["plane_y"], strict=True
-    ):
-        apart = (abs(x - a) > width or abs(y - b) > height for a, b in labels.values())
-        if all(apart):
-            labels[row] = (x, y)
-    return [label if row in labels else "" for row, label in rows["label"].items()]
 
 
 def lengths(norms: pd.DataFrame, *, norm: str = "LayerNorm") -> Any:
@@ -305,7 +248,7 @@ def lengths(norms: pd.DataFrame, *, norm: str = "LayerNorm") -> Any:
         .encode(x=at, color=colour, shape=shape)
         for name, at in zip(names, (x, alt.X("after:Q")), strict=True)
     ]
-    picture = alt.layer(rules, *dots, data=live_data(norms, "norms"))
+    picture = alt.layer(rules, *dots, data=_live("norms"))
     low = float(norms["after"].min())
     high = float(norms["after"].max())
     description = (
@@ -322,19 +265,18 @@ def _by_token(title: str | None, tip: list[alt.Tooltip]) -> alt.Chart:
     )
 
 
-def softmax_bars(row: pd.DataFrame) -> Any:
+def softmax_bars(row: pd.DataFrame, *, plain_root: bool) -> Any:
     """A token's attention weights, twice: softmax of the scores, and of the scores not divided.
 
-    `row` has `key`, `variant`, which is UNDIVIDED or what the divided scores are called, and
-    `weight`.
+    row: its cells of the table of attention
+    plain_root: whether the scores are divided by √d_head
     """
     axis = alt.Axis(labelAngle=-45, labelLimit=90, labelOverlap=False, ticks=False)
     x = alt.X("key:N", title="key: the token looked at", sort=None, axis=axis)
     y = alt.Y(
         "weight:Q", title="attention weight", scale=alt.Scale(domain=[0, 1]), axis=share_axis()
     )
-    divided = row["variant"][row["variant"] != UNDIVIDED].iloc[0]
-    order = [divided, UNDIVIDED]
+    order = [DIVIDED if plain_root else "divided", UNDIVIDED]
     key = alt.Legend(orient="top", title=None, symbolStrokeWidth=1.5)
     # In grey the two colours are the same, so the undivided bars are hollow.
     fill = by_value(alt.Fill, "variant:N", order, [WITH, "transparent"], key)
@@ -343,13 +285,12 @@ def softmax_bars(row: pd.DataFrame) -> Any:
     side = alt.XOffset("variant:N", sort=order)
     bars = alt.Chart().mark_bar(strokeWidth=1)
     bars = bars.encode(x=x, xOffset=side, y=y, fill=fill, stroke=stroke, tooltip=tip)
-    largest = row.groupby("variant")["weight"].max()
     description = (
         f"Attention weights over {row['key'].nunique()} tokens: the largest is "
-        f"{percent(float(largest[divided]))} with the division and "
-        f"{percent(float(largest[UNDIVIDED]))} without it."
+        f"{percent(float(row['pattern'].max()))} with the division and "
+        f"{percent(float(row['steep'].max()))} without it."
     )
-    return finish(alt.layer(bars, data=live_data(row, "shares")), description, height=150)
+    return finish(alt.layer(bars, data=_live("shares")), description, height=150)
 
 
 def source_bars(values: pd.DataFrame) -> Any:
@@ -372,7 +313,7 @@ def source_bars(values: pd.DataFrame) -> Any:
         f"{percent(float(largest['share']))} of it with a weight of "
         f"{percent(float(largest['weight']))}."
     )
-    picture = alt.layer(bars, ticks, data=live_data(values, "values")) + reference_line("x", 0.0)
+    picture = alt.layer(bars, ticks, data=_live("values")) + reference_line("x", 0.0)
     return finish(_tall(picture, len(values), 18), description)
 
 
@@ -386,7 +327,7 @@ def logit_bars(values: pd.DataFrame, word: str) -> Any:
         f"What each source token adds to the logit of {word}: {largest['label']} "
         f"{decimal(float(largest['logit']))}."
     )
-    picture = alt.layer(bars, data=live_data(values, "logits")) + reference_line("x", 0.0)
+    picture = alt.layer(bars, data=_live("logits")) + reference_line("x", 0.0)
     return finish(_tall(picture, len(values), 18), description)
 
 
@@ -396,18 +337,6 @@ def _source_bars(column: str, x: alt.X, tip: list[alt.Tooltip]) -> tuple[alt.Cha
     return base, base.mark_bar(height={"band": 0.6}).encode(
         x=x, color=_signed(alt.ColorValue, f"datum.{column} < 0")
     )
-
-
-def stream_lengths(rows: pd.DataFrame) -> Any:
-    """Length of the vector entering each layer, and of what attention and MLP wrote. `rows`: `depth
-    what value`."""
-    return _stream(rows, LENGTHS, "lengths", subject="Lengths", title="length")
-
-
-def stream_turns(rows: pd.DataFrame) -> Any:
-    """Cosine of the vector with its token's embedding, and with the same word's vector in another
-    sentence."""
-    return _stream(rows, TURNS, "turns", subject="Cosines", title="cosine with")
 
 
 def apart(rows: pd.DataFrame) -> Any:
@@ -422,25 +351,28 @@ def apart(rows: pd.DataFrame) -> Any:
     description = (
         f"Distances by depth: at the end the two vectors are {last} of their length apart."
     )
-    return finish(alt.layer(*lines, data=live_data(rows, "apart")), description, height=170)
+    return finish(alt.layer(*lines, data=_live("apart")), description, height=170)
 
 
 def _stream(
-    rows: pd.DataFrame, colours: dict[str, str], name: str, *, subject: str, title: str
+    layers: pd.DataFrame, lines: Mapping[str, tuple[str, str]], name: str, subject: str, title: str
 ) -> Any:
-    """Lines by depth, the rows named `name`; `what` they are begins the description, with the ends
-    of the first line."""
-    kinds = [kind for kind in colours if kind in set(rows["what"])]
+    """Lines by depth, with the ends of the first line as the description.
+
+    lines: by column of the table of layers, the name and the colour of its line
+    """
+    present = [line for column, line in lines.items() if column in layers]
+    names, colours = ([*part] for part in zip(*present, strict=True))
     key = line_legend(orient="top", labelLimit=300)
-    colour = by_value(alt.Color, "what:N", kinds, [colours[kind] for kind in kinds], key)
+    colour = by_value(alt.Color, "what:N", names, colours, key)
     # Dashes, because in grey two of the colours are the same.
-    dash = by_value(alt.StrokeDash, "what:N", kinds, LINE_DASHES[: len(kinds)], key)
-    x = by_depth(rows["depth"], entering=True)
+    dash = by_value(alt.StrokeDash, "what:N", names, LINE_DASHES[: len(names)], key)
+    x = by_depth(layers["depth"], entering=True)
     y = alt.Y("value:Q", title=title, axis=alt.Axis(tickCount=3))
     tip = tips("what:N", "depth:Q | blocks passed", "value:Q | | .6g")
     base = alt.Chart().encode(x=x, y=y, color=colour)
-    lines = lines_with_dots(base, 36, line={"strokeDash": dash}, tooltip=tip)
-    first = rows[rows["what"] == next(iter(colours))]
+    first = layers.rename(columns={next(iter(lines)): "value"}).assign(what=names[0])
     ends = ends_of_lines(first, "depth", "what", decimal).replace(" from ", " goes from ")
-    picture = alt.layer(*lines, data=live_data(rows, name))
+    drawn = lines_with_dots(base, 36, line={"strokeDash": dash}, tooltip=tip)
+    picture = alt.layer(*drawn, data=_live(name))
     return finish(picture, f"{subject} by depth: {ends}.", height=170)

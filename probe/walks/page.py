@@ -18,7 +18,6 @@ from pathlib import Path
 from textwrap import dedent
 from typing import Any
 
-import altair as alt
 import pandas as pd
 from jinja2 import Environment
 from markupsafe import Markup
@@ -119,7 +118,7 @@ def values(walk: Walk) -> dict[str, Any]:
         "embedding": embedding,
         "strongest": _largest_coordinate(embedding),
         "embedding_differences": {row["part"]: row["difference"] for row in embedding},
-        "pictures": {name: _without_rows(chart) for name, chart in pictures(walk).items()},
+        "pictures": pictures(walk),
         "parameter_sentences": parameter_sentences(walk.parameters),
         "gpt3": published("gpt3"),
         "certificate": worst_first(frames["certificate"]),
@@ -141,13 +140,6 @@ def shade(value: float, limit: float) -> str:
     """
     strength = round(SHADES * math.sqrt(min(abs(value) / limit, 1.0)))
     return f"t{strength}" + (" against" if value < 0 else "")
-
-
-def _without_rows(chart: Any) -> Any:
-    """The chart without its rows. The script of the page makes them from the arrays of the page."""
-    bare = chart.copy(deep=False)
-    bare.data = alt.InlineData(values=[], name=chart.data.name)
-    return bare
 
 
 def thin(text: str) -> str:

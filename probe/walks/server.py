@@ -19,7 +19,6 @@ import threading
 import webbrowser
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from functools import cache
 from typing import Any
 
 import uvicorn
@@ -57,58 +56,55 @@ log = logging.getLogger(__name__)
 
 
 def application(
-    model: Model, *, token: str, host: str = LOCAL, on_start: Callable[[], object] = lambda: None
+    explorer: Explorer,
+    page: tuple[str, str],
+    *,
+    token: str,
+    host: str = LOCAL,
+    on_start: Callable[[], object] = lambda: None,
 ) -> Starlette:
-    """The server's two routes: the page, which is made when it is first asked for, and /ask.
+    """The server's two routes: the page, and /ask.
 
-    `on_start` is called when questions can be asked and an interrupt ends it cleanly. Raises as
-    `Explorer`.
+    page: the page and its content security policy
+    on_start: called when questions can be asked and an interrupt ends the server cleanly
     """
-    explorer = Explorer(model)
     computing = asyncio.Lock()
-
-    @cache
-    def rendered() -> Response:
-        html, policy = render(opening_walk(model))
-        policy_header = {"Content-Security-Policy": f"{policy}; frame-ancestors 'none'"}
-        return HTMLResponse(html, headers=HEADERS | policy_header)
+    html, policy = page
+    policy_header = {"Content-Security-Policy": f"{policy}; frame-ancestors 'none'"}
 
     async def show(request: Request) -> Response:
         _admit(request, request.query_params.get("token", ""), token, host)
-        async with computing:
-            return await run_in_threadpool(rendered)
+        return HTMLResponse(html, headers=HEADERS | policy_header)
 
     async def ask(request: Request) -> Response:
         authorization = request.headers.get("authorization", "")
         _admit(request, authorization.removeprefix("Bearer "), token, host)
-        question = await _question(request)
-        lines = _lines(explorer, question, computing)
+        lines = _lines(explorer, await _question(request), computing)
         return StreamingResponse(lines, media_type="application/x-ndjson", headers=HEADERS)
+
+    async def icon(_: Request) -> Response:
+        return Response(status_code=204)
+
+    async def refusal(_: Request, refused: Any) -> Response:
+        return JSONResponse(
+            {"error": refused.detail}, status_code=refused.status_code, headers=HEADERS
+        )
 
     @asynccontextmanager
     async def lifespan(_: Starlette) -> AsyncIterator[None]:
         on_start()
         yield
 
-    async def icon(_: Request) -> Response:
-        return Response(status_code=204)
-
-    endpoints = [
+    routes = [
         Route("/", show),
         Route("/ask", ask, methods=["POST"]),
         Route("/favicon.ico", icon),
     ]
-    app = Starlette(routes=endpoints, lifespan=lifespan, exception_handlers={Refused: _refusal})
-    app.state.rendered = rendered
-    return app
+    return Starlette(routes=routes, lifespan=lifespan, exception_handlers={Refused: refusal})
 
 
 class Refused(HTTPException):
     """Why a request gets no answer, in one sentence."""
-
-
-async def _refusal(_: Request, refused: Any) -> Response:
-    return JSONResponse({"error": refused.detail}, status_code=refused.status_code, headers=HEADERS)
 
 
 def _admit(request: Request, sent_token: str, token: str, host: str) -> None:
@@ -119,25 +115,16 @@ def _admit(request: Request, sent_token: str, token: str, host: str) -> None:
     # An IPv6 address without a port ends with its bracket, and contains colons.
     has_port = ":" in address and not address.endswith("]")
     name = address.rpartition(":")[0] if has_port else address
-    if not _is_own_name(name, host):
-        raise Refused(
-            403,
-            f"Cannot answer the request: the explorer answers to {host} only. Open the address "
-            "that it printed.",
-        )
     origin = request.headers.get("origin")
-    if origin is not None and origin != f"http://{address}":
-        raise Refused(
-            403,
-            "Cannot answer the request: the explorer answers its own page only. Open the address "
-            "that it printed.",
-        )
-    if not secrets.compare_digest(sent_token.encode(), token.encode()):
-        raise Refused(
-            403,
-            "Cannot answer the request: its token is missing or wrong. Open the address that the "
-            "explorer printed.",
-        )
+    if not _is_own_name(name, host):
+        problem = f"the explorer answers to {host} only. Open the address that it printed"
+    elif origin is not None and origin != f"http://{address}":
+        problem = "the explorer answers its own page only. Open the address that it printed"
+    elif not secrets.compare_digest(sent_token.encode(), token.encode()):
+        problem = "its token is missing or wrong. Open the address that the explorer printed"
+    else:
+        return
+    raise Refused(403, f"Cannot answer the request: {problem}.")
 
 
 def _is_own_name(name: str, host: str) -> bool:
@@ -156,28 +143,23 @@ def _is_own_name(name: str, host: str) -> bool:
 async def _question(request: Request) -> dict[str, Any]:
     """The record in a request's body. Raises Refused if the body is empty, invalid or too large."""
     body = bytearray()
+    problem = "it is not JSON"
     try:
         async for part in request.stream():
             body += part
             if len(body) > MAX_QUESTION:
                 limit = f"{MAX_QUESTION // 1024} kB"
-                raise Refused(
-                    413,
-                    f"Cannot read the question: it is larger than {limit}. Give a shorter "
-                    "sentence.",
-                )
+                problem = f"it is larger than {limit}. Give a shorter sentence"
+                raise Refused(413, f"Cannot read the question: {problem}.")
         question = json.loads(body.decode())
-    except ClientDisconnect as error:
-        raise Refused(400, "The client went away.") from error
-    except (ValueError, RecursionError) as error:
-        raise Refused(
-            400, "Cannot read the question: it is not JSON. Ask from the explorer's page."
-        ) from error
-    if not isinstance(question, dict):
-        raise Refused(
-            400, "Cannot read the question: it is not a record. Ask from the explorer's page."
-        )
-    return question
+        if isinstance(question, dict):
+            return question
+        problem = "it is not a record"
+    except ClientDisconnect:
+        problem = "the client went away"
+    except (ValueError, RecursionError):
+        pass
+    raise Refused(400, f"Cannot read the question: {problem}. Ask from the explorer's page.")
 
 
 async def _lines(
@@ -212,26 +194,18 @@ def listening(host: str, port: int) -> socket.socket:
         family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
         return socket.create_server((host, port), family=family)
     except (OSError, OverflowError) as error:
-        raise InputError(
-            f"Cannot listen on {host}, port {port}: {_reason(error)}. {_mended_by(error)}."
-        ) from error
-
-
-def _reason(error: Exception) -> str:
-    # Python adds the address to the system's message, and the sentence already has it.
-    if isinstance(error, OSError) and error.errno and not isinstance(error, socket.gaierror):
-        return os.strerror(error.errno)
-    return str(getattr(error, "strerror", None) or error)
-
-
-def _mended_by(error: Exception) -> str:
-    """What to do about an address that cannot be had: the host where it is not this machine's."""
-    is_no_address = isinstance(error, socket.gaierror)
-    if is_no_address or getattr(error, "errno", None) == errno.EADDRNOTAVAIL:
-        return (
-            f"Give --host an address of this machine, such as {LOCAL}, or 0.0.0.0 for all of them"
-        )
-    return "Choose another --port, or omit it for a free one"
+        number = getattr(error, "errno", None)
+        is_no_name = isinstance(error, socket.gaierror)
+        # Python adds the address to the system's message, and the sentence already has it.
+        from_system = os.strerror(number) if number and not is_no_name else None
+        reason = from_system or getattr(error, "strerror", None) or str(error)
+        step = "Choose another --port, or omit it for a free one"
+        if is_no_name or number == errno.EADDRNOTAVAIL:
+            step = (
+                f"Give --host an address of this machine, such as {LOCAL}, or 0.0.0.0 for all of "
+                "them"
+            )
+        raise InputError(f"Cannot listen on {host}, port {port}: {reason}. {step}.") from error
 
 
 def serve(
@@ -261,9 +235,9 @@ def serve(
             threading.Thread(target=webbrowser.open, args=(address,), daemon=True).start()
 
     with listener:
-        app = application(load(), token=token, host=host, on_start=announce)
-        # Before the address is told: whoever opens it at once does not wait at an empty page.
-        app.state.rendered()
+        explorer = Explorer(load())
+        page = render(opening_walk(explorer.model))
+        app = application(explorer, page, token=token, host=host, on_start=announce)
         config = uvicorn.Config(
             app,
             log_level="warning",

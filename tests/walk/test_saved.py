@@ -1,19 +1,24 @@
-"""The explorer's page as one file: its contents, no requests, and refused arguments."""
+"""The explorer's page as one file, and in a notebook: its contents, no requests, and refused
+arguments."""
 
 import json
 import re
+import sys
 
 import pytest
-from browser import TOUCH, check_meanings
 
 import probe
+from probe.errors import InputError
 from probe.walks import explore, scene
+from probe.walks.explore import ExplorerPage
 from probe.walks.explorer import Explorer
 from probe.walks.questions import HeadSwap, Question
 
 pytestmark = pytest.mark.real_model
 
 THIS, THAT = "They saw the river from the bank", "They took all of the money from the bank"
+NEAR = "They saw the money from the bank"
+HEAD = '<!doctype html><meta charset="utf-8"><title>t</title>'
 LOADING = "probe: loading the model.\n"
 
 
@@ -159,17 +164,6 @@ def test_a_saved_page_is_replaced_with_a_message(run, page_path, tmp_path):
     assert err == f"{LOADING}probe: {path} replaces an earlier one; another place keeps both.\n"
 
 
-def test_sentences_without_a_common_word_are_refused_and_nothing_is_written(run, tmp_path):
-    path = tmp_path / "page.html"
-    code, out, err = run("explore", "--save", path, "The river bank", "The cat")
-    assert (code, out) == (2, "") and not path.exists()
-    assert err == LOADING + (
-        "probe: Cannot compare a word of 'The river bank' and 'The cat': the two sentences share only "
-        "“the”, expected an ambiguous word. Write both with the same one, or name the word to "
-        "compare.\n"
-    )
-
-
 # The headline without a swap.
 UNSWAPPED = r"^L\d+H\d+ alone moves “bank” \d+\u202f% of the way from “\w+” to “\w+”\.$"
 
@@ -214,21 +208,6 @@ class TestPage:
         assert page.locator('[name="swap"][value="off"]').is_disabled()
         assert page.locator("[data-trouble]").is_hidden()
 
-    def test_the_headline_names_the_head_with_the_largest_effect(self, opened):
-        page = opened.page
-        outcome = wait_for_outcome(page, UNSWAPPED)
-        sizes = page.locator("[data-map=swap] label.cell").evaluate_all(
-            "all => all.map(cell => Number(cell.title.split(': ')[1].replace('−', '-').slice(0, -2)))"
-        )
-        largest = max(sizes)
-        layer, head = divmod(sizes.index(largest), 4)
-        assert outcome == (
-            f"L{layer}H{head} alone moves “bank” {largest:.0f}\u202f% of the way from “river” to “money”."
-        )
-        page.get_by_text("Words used here").click()
-        words = page.locator(".glossary dt").all_inner_texts()
-        assert {"residual stream", "softmax", "swap", "MLP"} <= set(words)
-
     def test_unknown_parts_of_an_address_are_ignored(self, opened, page_path):
         page = opened.page
         first = page.locator('[data-slot="following"]').inner_text()
@@ -251,13 +230,6 @@ class TestPage:
             assert page.locator('[data-slot="following"]').inner_text() == followed
             assert page.locator("[data-with-swap]").is_hidden()
 
-    def test_a_printed_page_hides_the_text_of_hidden_switches(self, opened):
-        page = opened.page
-        assert "What L" in page.locator(".stage").inner_text()
-        page.emulate_media(media="print")
-        assert "What L" not in page.locator(".stage").inner_text()
-        page.emulate_media(media="screen")
-
     @pytest.mark.campaign
     def test_equal_vectors_have_no_map_and_a_swap_repeats_the_reason(
         self, open_page, tiny, tmp_path
@@ -278,19 +250,53 @@ class TestPage:
         assert wait_for_outcome(page, r"swapped\.$") == f"{same} L0H0 swapped."
         assert opened.trouble == []
 
-    @pytest.mark.campaign
-    def test_the_page_of_one_sentence_does_not_mention_two(self, open_page, tiny, tmp_path):
-        page = open_page(saved_page(tiny, tmp_path, "The river bank", None)).page
-        wait_for_outcome(page, UNSWAPPED)
-        header = page.locator("header").inner_text()
-        assert "tiny-senses learned from a grammar: it shows how the method works" in header
-        assert "saved page: what is grey needs probe explore" in header
-        page.get_by_text("How to read this page").click()
-        assert "two sentences" not in header + page.locator("#outcome").inner_text()
-        assert page.locator('[name="other"]').is_hidden()
 
-    @pytest.mark.campaign
-    def test_terms_are_explained_by_touch_and_by_keyboard(self, open_page, page_path):
-        page = open_page(page_path, **TOUCH).page
-        page.wait_for_selector("[data-map=swap] .cell[title]")
-        check_meanings(page, {"ΔE", "head", "MLPs", "residual stream", "softmax"})
+@pytest.fixture(scope="module")
+def explored(tiny):
+    return probe.explore(tiny, THIS, against=NEAR)
+
+
+def test_a_text_that_cannot_be_explored_is_refused(tiny):
+    with pytest.raises(InputError, match="it is empty"):
+        probe.explore(tiny, " ")
+    with pytest.raises(InputError, match="the two sentences share no word"):
+        probe.explore(tiny, THIS, against="Nothing here.")
+
+
+def test_a_word_without_an_axis_is_explored_without_a_map(tiny):
+    page = probe.explore(tiny, "He walked to the garden", at="garden")
+    assert '"effects":null' in page.html
+
+
+def test_the_repr_names_the_model_and_the_sentences(explored):
+    assert repr(explored) == f"<ExplorerPage of tiny-senses: {THIS!r} against {NEAR!r}>"
+    assert repr(ExplorerPage("m", (THIS,), "")) == f"<ExplorerPage of m: {THIS!r}>"
+
+
+def test_it_needs_no_server(tiny, monkeypatch):
+    monkeypatch.setitem(sys.modules, "starlette", None)
+    monkeypatch.setitem(sys.modules, "uvicorn", None)
+    assert "connect-src" not in probe.explore(tiny, THIS).html.split("</head>")[0]
+
+
+def test_the_explorer_behaves_like_the_saved_page(explored, open_page, tmp_path):
+    path = tmp_path / "notebook.html"
+    path.write_text(f"{HEAD}<main>{explored._repr_html_()}</main>", encoding="utf-8")
+    opened = open_page(path, ready=False)
+    page = opened.page
+    frame = page.frame_locator("iframe")
+    outcome = frame.locator('[data-slot="outcome"]')
+    head = frame.locator('[name="map-swap"][value="0.0"]')
+    outcome.filter(has_text="L0H0 alone moves “bank” ").wait_for()
+    assert frame.locator('[name="text"]').input_value() == THIS
+    assert frame.locator('[data-map="swap"] .cell').count() >= 16
+    head.click(force=True)
+    outcome.filter(has_text="With L0H0 swapped, “bank” moves ").wait_for()
+    page.evaluate("history.back()")  # back in the frame's own states
+    outcome.filter(has_text="L0H0 alone moves “bank” ").wait_for()
+    assert page.url == path.as_uri()
+    head.click(force=True)
+    frame.get_by_role("button", name="Undo").click()
+    outcome.filter(has_text="L0H0 alone moves “bank” ").wait_for()
+    requests = [url for url in opened.requests if not url.startswith(("blob:", "data:"))]
+    assert requests == [path.as_uri()] and opened.trouble == []

@@ -26,7 +26,9 @@ QUESTION |= {"other": "They took the money from the bank."}
 
 @pytest.fixture(scope="module")
 def client():
-    app = server.application(embedded(), token=TOKEN)
+    explorer = server.Explorer(embedded())
+    page = server.render(server.opening_walk(explorer.model))
+    app = server.application(explorer, page, token=TOKEN)
     with testclient.TestClient(app, base_url=HOST) as test_client:
         yield test_client
 
@@ -124,11 +126,7 @@ def test_a_public_server_accepts_ip_addresses_and_its_name(name, host, ours):
         (b"[" * 60_000, 400, "it is not JSON. Ask from the explorer's page."),
         (b"[1]", 400, "it is not a record. Ask from the explorer's page."),
         ({"what": "sentence", "text": "\ud800 bank"}, 200, None),
-        (
-            {"what": ["swap"], "text": "x"},
-            200,
-            "got what as list, expected a string",
-        ),
+        ({"what": ["swap"], "text": "x"}, 200, "got what as list, expected a string"),
     ],
 )
 def test_the_server_survives_any_request(client, body, status, sentence):
@@ -193,39 +191,39 @@ async def request(app, text, leaving_after=None):
     return messages
 
 
-def with_explorer(monkeypatch, explorer, play):
+def with_explorer(explorer, play):
     """The result of `play` with an application that asks this explorer."""
-    monkeypatch.setattr(server, "Explorer", lambda _: explorer)
-    return asyncio.run(asyncio.wait_for(play(server.application(None, token=TOKEN)), 20))
+    app = server.application(explorer, ("", ""), token=TOKEN)
+    return asyncio.run(asyncio.wait_for(play(app), 20))
 
 
-def test_several_clients_are_answered_and_one_step_runs_at_a_time(monkeypatch):
+def test_several_clients_are_answered_and_one_step_runs_at_a_time():
     async def play(app):
         return await asyncio.gather(*(request(app, text) for text in ("one", "two", "three")))
 
     slow = Slow()
-    answers = with_explorer(monkeypatch, slow, play)
+    answers = with_explorer(slow, play)
     assert [answer[-1] for answer in answers] == [{"result": t} for t in ("one", "two", "three")]
     assert slow.most_running == 1
     assert slow.steps[:3] == [("one", 0), ("two", 0), ("three", 0)]  # they take turns
 
 
-def test_a_client_that_disconnects_ends_its_work_and_no_other(monkeypatch):
+def test_a_client_that_disconnects_ends_its_work_and_no_other():
     async def play(app):
         return await asyncio.gather(request(app, "one", leaving_after=2), request(app, "two"))
 
     slow = Slow()
-    left, answered = with_explorer(monkeypatch, slow, play)
+    left, answered = with_explorer(slow, play)
     assert len(left) < STEPS / 2 and answered[-1] == {"result": "two"}
     assert sum(text == "one" for text, _ in slow.steps) < STEPS / 2
     assert slow.most_running == 1
 
 
-def test_a_failure_is_reported_and_the_next_question_is_answered(monkeypatch):
+def test_a_failure_is_reported_and_the_next_question_is_answered():
     async def play(app):
         return [await request(app, "one"), await request(app, "two")]
 
-    for *_, last in with_explorer(monkeypatch, Broken(), play):
+    for *_, last in with_explorer(Broken(), play):
         assert last["error"].startswith("Cannot answer the question: it caused an error.")
 
 

@@ -16,7 +16,7 @@ from page_text import check_charts
 
 import probe
 from probe.model import attention
-from probe.walks import block, choose, numbers, scene
+from probe.walks import choose, numbers, scene
 from probe.walks.frames import DESCRIBED
 from probe.walks.page import formula
 
@@ -159,28 +159,6 @@ def test_the_other_sentence_has_the_same_tokens_at_the_word_and_others_before(mo
         assert there.tokens.text != text
 
 
-def test_the_page_carries_the_same_numbers_as_the_frames_for_every_head(model, walked, traced):
-    for layer, head in ((1, 2), (0, 3)):
-        walk_of_head = probe.walk(model, TEXT, at="bank", head=(layer, head), beside="A red bank")
-        c, at = walked.block["heads"].index([layer, head]), walked.block["first"]["at"]
-        cells = walk_of_head.frames["attention"]
-        for name in ("dot", "score", "pattern", "open", "steep"):
-            assert unpacked(walked, name)[c].ravel() == pytest.approx(
-                cells[name].to_numpy(), rel=1e-4, abs=1e-6
-            )
-        assert unpacked(walked, "delta")[c, at] == pytest.approx(
-            traced.delta_e(layer, head, at)[:4].numpy()
-        )
-        vectors = walk_of_head.frames["vectors"]
-        for kind, name in (("query", "q"), ("key", "k"), ("value", "v")):
-            mine = vectors[vectors["kind"] == kind]
-            assert unpacked(walked, name)[c] == pytest.approx(
-                coordinates(mine, "d"), rel=1e-4, abs=1e-6
-            )
-            plane = mine[["plane_x", "plane_y"]].to_numpy()
-            assert unpacked(walked, f"{name}_plane")[c] == pytest.approx(plane, rel=1e-3, abs=1e-5)
-
-
 def test_the_vectors_of_the_same_word_diverge_with_depth(walked):
     layers = walked.frames["layers"]
     assert layers["depth"].tolist() == [-1, 0, 1, 2]
@@ -197,10 +175,7 @@ def test_every_column_is_described_and_every_description_has_a_column(model):
             at="bank",
         ),
         probe.walk(
-            family_model("bart"),
-            "He sat by the river",
-            target="a fluffy river roamed",
-            at="river",
+            family_model("bart"), "He sat by the river", target="a fluffy river roamed", at="river"
         ),
     ]
     used = set()
@@ -264,11 +239,7 @@ EMPTY = (
 @pytest.mark.parametrize(
     ("text", "options", "message"),
     [
-        (
-            "",
-            {},
-            "Cannot read the text: it is empty. Give a sentence with at least one word.",
-        ),
+        ("", {}, "Cannot read the text: it is empty. Give a sentence with at least one word."),
         (
             "?!",
             {},
@@ -342,25 +313,3 @@ def test_a_notebook_shows_the_walk(walked):
         and "values" in page
         and "<script" not in page
     )
-
-
-def test_the_first_occurrence_of_a_repeated_word_is_followed(model):
-    twice, once = (
-        probe.walk(model, text, at="bank")
-        for text in ("The bank near the river bank", "The river bank")
-    )
-    assert twice.statements["repeated"] == (
-        "“bank” occurs more than once. The first occurrence is followed."
-    )
-    assert once.statements["repeated"] is None
-    assert twice.at == probe.tokenize(model, twice.text).positions_of("bank")[-1]
-    for walk in (twice, once):
-        assert walk.statements["answer"].startswith(f"L{walk.layer}H{walk.head} adds ")
-
-
-def test_the_words_of_a_depth_are_shown_in_visible_characters(model, monkeypatch):
-    monkeypatch.setattr(block, "visible_token", lambda model, token: f"<{token}>")
-    words = probe.walk(model, "The river bank", causal_trace=False).block["words"]
-    for name in ("lens", "nearest"):
-        labels = [word for by_token in words[name] for chips in by_token for word in chips]
-        assert labels and all(re.fullmatch(r"<\d+>", word) for word in labels)

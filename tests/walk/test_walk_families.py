@@ -2,30 +2,20 @@
 the trace's, the steps.
 """
 
-import json
 import re
 from itertools import product
 
 import numpy as np
-import pandas as pd
 import pytest
 import torch
-from browser import cells, dots, number, settled, unfold
-from families import (
-    PAIRED,
-    SINGLE,
-    each_family,
-    family_model,
-    make_family,
-)
+from families import PAIRED, SINGLE, each_family, family_model, make_family
 from test_walk import unpacked
 
 import probe
 from probe.model import attention
 from probe.model.architectures import FAMILIES
 from probe.model.weights import read_stacks
-from probe.stats.numbers import percent
-from probe.walks import block, numbers, scene
+from probe.walks import block, scene
 from probe.walks.frames import TABLES
 from probe.walks.page import render
 
@@ -134,29 +124,6 @@ def test_the_page_carries_the_scores_of_the_head_that_it_follows_by_pairs_of_par
         assert numbers_of_parts == {*range(len(row["parts"]))}
 
 
-def test_a_wrong_formula_shows_only_in_its_row(kind, traced, monkeypatch):
-    model = family_model(kind)
-    view = (
-        scene.AttentionView.of_cross_attention(probe.trace(model, SOURCE, TARGET))
-        if kind in PAIRED
-        else scene.AttentionView.of_self_attention(traced)
-    )
-    project = attention.project
-    monkeypatch.setattr(
-        attention, "project", lambda x, weight, bias: project(x, weight, bias) * 1.01
-    )
-    rows = {row["step"]: row["error"] for row in numbers.agreement(view, 0, at=3)}
-    assert min(rows[step] for step in "QKV") > 5e-3 and rows["z"] < 1e-5 and rows["scores"] < 1e-5
-    monkeypatch.setattr(attention, "project", project)
-    for name in ("scores", "matches"):
-        formula = getattr(attention, name)
-        monkeypatch.setattr(attention, name, lambda q, k, formula=formula: formula(q, k) * 1.01)
-    rows = {row["step"]: row["error"] for row in numbers.agreement(view, 0, at=3)}
-    assert (
-        rows["scores"] > 1e-3 and rows["pattern"] > 1e-4 and rows["Q"] < 1e-5 and rows["z"] < 1e-5
-    )
-
-
 def test_the_steps_and_tables_follow_the_family(walked, kind):
     config, page = family_model(kind).config, render(walked, MANIFEST)
     family, sections = config.family, re.findall(r'<section id="(\w+)"', page)
@@ -186,9 +153,7 @@ def test_the_steps_and_tables_follow_the_family(walked, kind):
 
 
 @pytest.mark.parametrize("kind", ["olmo2", "gemma2", "gemma3_text"])
-def test_where_a_family_norms_its_writes_the_sum_shows_it_and_a_head_moves_by_what_is_added(
-    kind,
-):
+def test_where_a_family_norms_its_writes_the_sum_shows_it_and_a_head_moves_by_what_is_added(kind):
     model = family_model(kind)
     walked, trace = probe.walk(model, "the bank"), probe.trace(model, "the bank")
     assert (
@@ -315,22 +280,6 @@ def test_cutting_the_text_after_the_word_changes_it_only_in_models_that_read_bot
 
 
 @pytest.mark.parametrize("kind", each_family(*SINGLE), indirect=True)
-def test_the_word_is_compared_with_another_sentence_in_every_model_with_one_stack(kind):
-    second_text = "A muddy river roamed"
-    walked = walk_of(kind, head=(0, 0), beside=second_text)
-    layers, model = walked.frames["layers"], family_model(kind)
-    assert walked.second_text == second_text and walked.same_tokens and layers["apart"].iloc[0] == 0
-    here, there = (probe.trace(model, text) for text in (SOURCE, second_text))
-    pair = [trace.resid_post[-1, trace.tokens.positions_of(WORD)[-1]] for trace in (here, there)]
-    cosine = torch.cosine_similarity(*pair, dim=0).item()
-    assert layers["beside_cosine"].iloc[-1] == pytest.approx(cosine, rel=1e-4)
-    rows = walked.frames["embedding"].set_index(["part", "where"])
-    assert rows.loc[("token", "here"), "difference"] == 0
-    entering = rows.loc[(rows.index[-1][0], "here"), ["e0", "e1", "e2", "e3"]].to_numpy(float)
-    close(entering, here.resid_pre[0, walked.at, :4], rtol=1e-4, atol=1e-6)
-
-
-@pytest.mark.parametrize("kind", each_family(*SINGLE), indirect=True)
 def test_the_head_that_takes_most_from_the_content_words_it_may_see_is_followed(
     walked, traced, kind
 ):
@@ -381,13 +330,6 @@ def test_a_long_text_is_drawn_in_part_and_counted_whole(kind):
     assert set(walked.frames["values"]["pos"].to_numpy()[order]) <= set(source_positions)
 
 
-def test_the_page_of_a_model_with_many_heads_holds_only_the_heads_of_the_layer(kind, monkeypatch):
-    monkeypatch.setattr(scene, "MAX_CELLS", 10)
-    walked = walk_of(kind, head=(1, 2))
-    assert walked.block["heads"] == [[1, head] for head in range(4)]
-    assert unpacked(walked, "moved").shape[:2] == (2, 4)
-
-
 def test_the_stream_ends_in_the_predictions_of_the_model(walked, kind):
     model = family_model(kind)
     stream = (
@@ -419,56 +361,6 @@ def test_without_a_language_model_head_there_are_no_next_tokens(tmp_path):
 def test_a_model_in_double_precision_is_walked_too(kind):
     rows = probe.walk(family_model(kind, torch.float64), SOURCE, at=WORD).frames["agreement"]
     assert rows["error"].max() < 1e-6
-
-
-def test_the_command_walks_a_model_that_reads_both_ways(run, tmp_path):
-    text = "Apple unveiled a new smartphone"
-    options = ["--word", "Apple", "--model", "tiny-senses-bidirectional", "--out", tmp_path]
-    assert run("walk", text, *options)[:2] == (0, f"{tmp_path / 'walk.html'}\n")
-    manifest = json.loads((tmp_path / "manifest.json").read_text())
-    assert manifest["command"].startswith(f"probe walk '{text}' --word Apple --beside ")
-    assert " --model tiny-senses-bidirectional --layer " in manifest["command"]
-    later = pd.read_csv(tmp_path / "attention.csv").query("query_pos < key_pos")["pattern"]
-    assert later.max() > 0.1
-
-
-class TestPage:
-    """A family that reads both ways with a norm after the sum; in the campaign one with rotary
-    positions and shared keys.
-    """
-
-    @pytest.mark.parametrize(
-        "kind", ["bert", pytest.param("llama", marks=pytest.mark.campaign)], indirect=True
-    )
-    def test_every_step_follows_head_and_token(self, open_page, tmp_path, kind, walked, traced):
-        opened = open_page(probe.write(walked, tmp_path))
-        page, n = opened.page, len(traced.tokens)
-        assert page.locator("h1").inner_text() == "What happens to “river”?"
-        assert page.locator("h1 + p").inner_text() == walked.statements["answer"]
-        unfold(page)
-        assert len(dots(page, "stage", "rows")) == (n * (n + 1) // 2 if CAUSAL[kind] else n * n)
-        assert page.locator(".chart.drawn").count() == (9 if CAUSAL[kind] else 7)
-        page.locator('[data-map="moved"] [value="0.1"]').check(force=True)
-        page.locator('[name="at"][value="2"]').check(force=True)
-        settled(page)
-        weights = [number(row[1][1]) for row in cells(page, "values")[:-1]]
-        assert weights == pytest.approx(
-            traced.pattern[0, 1, 2, : len(weights)].tolist(), rel=1e-4, abs=1e-9
-        )
-        assert len(weights) == (3 if CAUSAL[kind] else n)
-        whole = traced.delta_e(0, 1, 2).norm().item()
-        assert page.locator('[data-slot="delta-length"]').inner_text() == f"{whole:.2f}"
-        view = scene.AttentionView.of_self_attention(traced)
-        size = percent(numbers.relative_writes(view, 0, view.allowed)[1, 2].item())
-        headline = page.locator("h1 + p").inner_text()
-        assert headline.startswith(f"L0H1 adds {size} of the vector's length to “")
-        assert page.locator("h1").inner_text() != "What happens to “river”?"
-        assert page.url.endswith("#L0H1@2") and opened.trouble == [] and len(opened.requests) == 1
-        page.reload()
-        page.wait_for_selector("html.ready", state="attached")
-        assert page.inner_text('[data-slot="following"]').startswith(
-            "L0H1 at “"
-        )  # the address contains the followed head
 
 
 def test_the_page_of_a_model_whose_first_layer_norms_nothing_says_so():

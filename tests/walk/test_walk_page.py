@@ -1,8 +1,6 @@
 """The walk's page in headless Chromium: it draws, sends no requests, fits, and every step follows a
 head and a token."""
 
-import re
-
 import pytest
 from browser import (
     cells,
@@ -18,12 +16,9 @@ from browser import (
     until,
 )
 from families import family_model
-from page_text import one_line
 from seeds import mostly_campaign
 
 import probe
-from probe.pages import folder
-from probe.walks import page as walk_page
 from probe.walks import scene
 
 TEXT = "The mole dug a tunnel under the river bank after the flood."
@@ -120,14 +115,6 @@ def test_the_steps_are_in_the_order_of_the_computation_with_questions_as_titles(
             "forward.embed",
         ),
     }
-
-
-def test_the_division_appears_in_its_step_and_not_before(page):
-    of_step = {
-        step: page.locator(f"#{step} .formula code").all_inner_texts()
-        for step in ("scores", "scaling")
-    }
-    assert of_step == {"scores": ["attention.matches(q, k)"], "scaling": ["attention.scores(q, k)"]}
 
 
 @pytest.mark.campaign
@@ -282,62 +269,6 @@ def test_a_token_is_followed_wherever_it_is_clicked_and_the_address_contains_it(
     assert page.inner_text('[data-slot="following"]').startswith("L0H3 at ")
 
 
-def test_a_guessed_word_and_a_model_of_a_grammar_are_mentioned(model, tiny):
-    def opening(walk):
-        page = walk_page.render(walk, manifest=folder.made_by(walk, ""))
-        return one_line(re.search("<header>(.*?)</section>", page, re.DOTALL)[1])
-
-    pair = ("A light wug", "The light wug"), {"causal_trace": False}
-    guessed = opening(probe.walk(model, pair[0][0], against=pair[0][1], **pair[1]))
-    assert "“wug” is followed because it is the last word that both sentences have." in guessed
-    grammar = "tiny-senses learned from a grammar: it shows how the method works, not how English is read."
-    assert "learned from a grammar" not in guessed
-    repeated = opening(probe.walk(tiny, "The bank and the river bank", head=(0, 0)))
-    assert grammar in repeated and "last word" not in repeated
-    assert "“bank” occurs more than once. The first occurrence is followed." in repeated
-
-
-def test_the_page_calls_a_vector_the_value_and_a_number_the_push(page, walked):
-    assert page.locator('[data-slot="mix"]').inner_text().endswith(") W_O")
-    heads = page.locator('[data-rows="values"]').locator("xpath=../thead").locator("th")
-    assert "V W_O 0" in heads.all_inner_texts()
-    pushes = page.locator('[data-rows="heads"]').locator("xpath=../thead").locator("th")
-    assert "pushes" in pushes.all_inner_texts() and "moves" not in pushes.all_inner_texts()
-    caption = page.locator("#tokens details .caption").inner_text()
-    assert "Click any token to follow it." in caption
-
-
-def test_the_page_states_how_the_head_was_chosen(model, walked):
-    """A requested head needs no rule."""
-
-    def note_of(walk):
-        page = walk_page.render(walk, manifest=folder.made_by(walk, ""))
-        note = re.search(
-            r'<section[^>]*aria-label="What is followed">(.*?)</section>', page, re.DOTALL
-        )
-        return one_line(note[1])
-
-    def keeps(walk):
-        return (
-            f"and may follow another head; --layer {walk.layer} --head {walk.head} keeps this one."
-        )
-
-    single = probe.walk(model, "The river bank")
-    assert f"A walk with --against goes by swaps {keeps(single)}" in note_of(single)
-    pair = probe.walk(model, "The river bank", against="The money bank", causal_trace=False)
-    assert f"A walk without --against goes by this sentence alone {keeps(pair)}" in note_of(pair)
-    assert "may follow another head" not in note_of(walked)
-    assert "why L1H2 it was asked for" in note_of(walked).replace("H2it", "H2 it")
-
-
-def test_a_small_map_has_a_number_in_each_cell(page):
-    lines = [text.split() for text in page.locator("[data-map] .map-row").all_inner_texts()]
-    assert lines[0] == ["H0", "H1", "H2", "H3"]
-    assert [line[0] for line in lines[1:]] == ["L0", "L1"]
-    assert any(len(line) > 1 for line in lines[1:])
-    assert page.locator(".map-scale .cell").count() == 0
-
-
 def test_a_large_map_has_names_on_both_sides_and_a_scale_instead_of_numbers(open_page, page_path):
     page = open_page(page_path).page
     sides, n_numbers, steps = page.evaluate(
@@ -360,17 +291,6 @@ def test_a_large_map_has_names_on_both_sides_and_a_scale_instead_of_numbers(open
     assert sides == [["", ""], *([f"L{layer}"] * 2 for layer in range(9)), ["", ""]]
     assert n_numbers == 0
     assert len(steps) == 5 and steps[0].startswith("0")
-
-
-def test_a_word_with_the_same_vector_in_both_sentences_has_no_map_of_swaps(
-    model, open_page, tmp_path
-):
-    walked = probe.walk(model, "The bank by the river", at="bank", against="The bank by the money")
-    page = open_page(probe.write(walked, tmp_path)).page
-    assert page.locator('[data-map="swap"]').count() == 0
-    text = page.inner_text('[data-slot="contrast"]')
-    assert text == "“bank” is the same vector in both sentences, after every layer."
-    assert "of the way" not in page.locator("#contrast").inner_text()
 
 
 def test_no_line_breaks_before_a_full_stop_or_inside_a_token(looks, page_path):
@@ -463,15 +383,6 @@ def test_every_picture_can_be_saved_and_names_its_head(page, tmp_path):
     assert marks >= len(dots(page, "stage", "rows"))
 
 
-def test_controls_have_names(page):
-    unnamed = page.eval_on_selector_all(
-        "main input, .strip input, .strip select, button",
-        "all => all.filter(item => !(item.getAttribute('aria-label') || item.textContent.trim() || "
-        "item.closest('label')?.textContent.trim())).length",
-    )
-    assert unnamed == 0
-
-
 def test_terms_are_explained_by_touch_and_by_keyboard(looks, page_path):
     terms = {"ΔE", "heads", "residual stream", "LayerNorm", "logit lens", "softmax", "MLP"}
     terms |= {"Cosine"}
@@ -541,21 +452,3 @@ def test_links_work_and_the_page_runs_only_its_scripts(page, page_path, open_pag
 def test_the_page_sends_no_requests_fits_and_is_accessible(looks, page_path, width, scheme):
     # Last, because it changes the shared pages.
     check_look(looks(page_path, width, scheme), page_path)
-
-
-@pytest.mark.campaign
-@pytest.mark.parametrize(("width", "scheme"), mostly_campaign([(390, "dark"), (320, "light")]))
-def test_the_page_of_two_hostile_texts_executes_nothing_fits_and_is_accessible(
-    looks, tmp_path, width, scheme
-):
-    walked = probe.walk(
-        family_model("bart"), HOSTILE[:17], "the river <img src=x onerror=canary=1>", at="onerror"
-    )
-    path = probe.write(walked, tmp_path, command="probe walk")
-    opened = looks(path, width, scheme)
-    assert opened.page.evaluate("window.canary") is None
-    assert (
-        HOSTILE[:17] in opened.page.inner_text("header")
-        and opened.page.locator("main img").count() == 0
-    )
-    check_look(opened, path)

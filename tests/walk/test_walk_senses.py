@@ -197,24 +197,6 @@ def test_the_head_followed_is_the_one_whose_swap_moves_the_word_furthest(model, 
     assert walked.word == "bank" and walked.second_text == second_text
 
 
-@pytest.mark.parametrize(
-    ("second_text", "common"),
-    [("The cat", "only “the”"), ("A cat", "no word")],
-)
-def test_two_sentences_without_a_common_word_are_refused_and_nothing_is_written(
-    run, checkpoint, tmp_path, second_text, common
-):
-    out = tmp_path / "out"
-    options = ["--against", second_text, "--model", checkpoint, "--out", out]
-    message = (
-        f"Cannot compare a word of 'The river bank' and {second_text!r}: the two sentences share "
-        f"{common}, expected an ambiguous word. Write both with the same one, or name the word to "
-        "compare."
-    )
-    assert run("walk", "The river bank", *options) == (2, "", f"probe: {message}\n")
-    assert not out.exists()
-
-
 def test_a_function_word_is_compared_if_it_is_named(model):
     walked = probe.walk(model, "The river bank", against="The cat", at="The", causal_trace=False)
     assert walked.word == "The"
@@ -244,6 +226,7 @@ def test_equal_texts_before_the_word_give_equal_vectors(model):
     )
     assert walked.frames["layers"]["apart"].max() < 1e-5
     assert walked.frames["heads"]["swap"].abs().max() < 1e-5
+    assert 'data-map="swap"' not in render(walked, MANIFEST)
 
 
 @pytest.mark.parametrize(
@@ -342,9 +325,7 @@ def test_the_page_says_why_two_sentences_cannot_be_traced(model, text, second_te
     assert message in page and 'data-rows="trace"' not in page
 
 
-def test_a_requested_head_is_followed_in_both_and_by_default_a_word_that_occurs_in_both(
-    model,
-):
+def test_a_requested_head_is_followed_in_both_and_by_default_a_word_that_occurs_in_both(model):
     walked = probe.walk(model, RIVER, against=MONEY, head=(0, 2))
     assert (walked.layer, walked.head) == (0, 2)
     assert walked.statements["why"][0] == ["why L0H2", "it was asked for"]
@@ -359,17 +340,15 @@ def test_a_requested_head_is_followed_in_both_and_by_default_a_word_that_occurs_
     )
 
 
-def test_the_command_shows_two_sentences_and_says_how_to_make_the_page_again(
-    run, checkpoint, tmp_path
-):
-    options = ["--against", MONEY, "--model", checkpoint, "--out", tmp_path / "out"]
-    assert run("walk", RIVER, *options)[0] == 0
-    page = (tmp_path / "out" / "walk.html").read_text(encoding="utf-8")
-    assert (
-        f"--word bank --against &#39;{MONEY}&#39; --model small-random" in page
-        and '<section id="contrast">' in page
-    )
-    assert (tmp_path / "out" / "contrast.csv").exists()
+def test_the_page_says_which_word_is_followed_and_what_a_model_of_a_grammar_shows(model, tiny):
+    guessed = probe.walk(model, "A light wug", against="The light wug", causal_trace=False)
+    sentence = "“wug” is followed because it is the last word that both sentences have."
+    assert guessed.statements["guessed"] == sentence and sentence in render(guessed, MANIFEST)
+    repeated = probe.walk(tiny, "The bank and the river bank", head=(0, 0))
+    page = render(repeated, MANIFEST)
+    assert "“bank” occurs more than once. The first occurrence is followed." in page
+    assert "learned from a grammar: it shows how the method works" in page
+    assert repeated.at == 2 and repeated.statements["guessed"] is None
 
 
 @pytest.fixture(scope="module")

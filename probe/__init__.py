@@ -56,7 +56,7 @@ def _register_formatters() -> None:
         from probe.walks import page  # noqa: F401 (registers on import)
 
 
-def _read_walk(path: "Path", **shared: object) -> display.Displayed:
+def _read_walk(path: "Path", **shared: object) -> object:
     """The walk that `probe.write` wrote into a folder."""
     from probe.walks.record import read_walk
 

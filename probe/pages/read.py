@@ -4,11 +4,11 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
-from probe.display import Displayed, readers
+from probe.display import readers
 from probe.errors import InputError
 from probe.experiments.store import read_tree
 from probe.model.check import Certificate, Row
@@ -29,10 +29,11 @@ from probe.studies.study import Study
 from probe.studies.survey import Survey
 from probe.studies.words import WORDS
 
-Result = Study | Survey | Cues | Evaluation | Displayed
+if TYPE_CHECKING:
+    from probe import Walk
 
 
-def read(folder: str | os.PathLike[str]) -> Result:
+def read(folder: str | os.PathLike[str]) -> "Study | Survey | Cues | Walk | Evaluation":
     """The study, survey, cue scan, walk or evaluation that `probe.write` wrote into a folder.
 
     `probe.write` of what is returned writes the same page and tables again, byte for byte. The

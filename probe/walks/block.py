@@ -93,9 +93,9 @@ def _second_tokens(scene: Scene) -> list[dict[str, object]] | None:
     """The tokens of the second sentence that its word can attend to; None if the two are not
     compared side by side.
     """
-    if scene.second is None or not scene.contrast:
+    if scene.compared is None:
         return None
-    word = scene.second.word
+    word = scene.compared.word
     n_allowed = word.at + 1 if scene.view.causal else len(word.tokens)
     return _token_facts(word.tokens, range(n_allowed))
 

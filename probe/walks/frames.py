@@ -244,7 +244,7 @@ def contrast(scene: Scene, quantities: Quantities) -> pd.DataFrame | None:
 
     None if they are not compared head by head.
     """
-    if scene.second is None or not scene.contrast:
+    if scene.compared is None:
         return None
     index = scene.head_index
     weights = quantities["pattern"][index, scene.at]
@@ -253,7 +253,7 @@ def contrast(scene: Scene, quantities: Quantities) -> pd.DataFrame | None:
     second_shares = quantities["second_share"][index]
     sides = (
         ("this", scene.view.source, weights, shares),
-        ("the other", scene.second.word.tokens, second_weights, second_shares),
+        ("the other", scene.compared.word.tokens, second_weights, second_shares),
     )
     parts = []
     for name, side, weight, share in sides:

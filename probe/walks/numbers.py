@@ -95,8 +95,8 @@ def measure(scene: Scene, *, neighbours: bool = True) -> tuple[Quantities, Agree
     for name in of_layers[0]:
         quantities[name] = torch.stack([part[name] for part in of_layers])
     quantities |= _depth_quantities(scene, neighbours=neighbours)
-    if scene.second is not None and scene.contrast:
-        quantities |= _second_sentence_quantities(scene, scene.second)
+    if scene.compared is not None:
+        quantities |= _second_sentence_quantities(scene, scene.compared)
     if scene.swaps is not None:
         quantities["swap"] = scene.swaps
     rows = [row for layer in all_layers for row in agreement(scene.view, layer, at=scene.at)]

@@ -205,6 +205,11 @@ class Scene:
     swaps: Tensor | None = None
 
     @property
+    def compared(self) -> SecondSentence | None:
+        """The second sentence, if the two are compared head by head."""
+        return self.second if self.contrast else None
+
+    @property
     def at(self) -> int:
         """The position that is followed first."""
         return self.word.at

@@ -112,9 +112,9 @@ def answer(scene: Scene, quantities: Quantities, choice: HeadChoice) -> str:
         "part": percent(min(part, 1.0)),
         "swap": distance(choice.size),
     }
-    if scene.second is not None and scene.contrast:
+    if scene.compared is not None:
         second_share = quantities["second_share"][index]
-        values["second_source"], _ = largest_part(scene.second.word.tokens, second_share)
+        values["second_source"], _ = largest_part(scene.compared.word.tokens, second_share)
         values["second_size"] = percent(float(quantities["second_added"][index]))
         if parting_depth(scene, quantities) is None:
             return ANSWER_SAME.format(**values)
@@ -144,7 +144,7 @@ def parting_depth(scene: Scene, quantities: Quantities) -> int | None:
     """The first depth at which the word's vectors of two compared sentences differ: -1 is the token
     embedding, l the stream that enters layer l; None if they never differ.
     """
-    if scene.second is None or not scene.contrast:
+    if scene.compared is None:
         return None
     # Equal vectors of two runs can differ by rounding.
     differs = (quantities["apart"] > SAME_VECTOR).nonzero()
@@ -228,9 +228,7 @@ def guessed(scene: Scene, word: WordChoice) -> str | None:
 
 def repeated(scene: Scene) -> str | None:
     """Which occurrence of the word is followed; None if it occurs once in each text."""
-    words = [scene.word]
-    if scene.second is not None and scene.contrast:
-        words.append(scene.second.word)
+    words = [scene.word, *([scene.compared.word] if scene.compared is not None else [])]
     if all(count_word(word.text, word.tokens.text) == 1 for word in words):
         return None
     return REPEATED.format(word=scene.word.text)

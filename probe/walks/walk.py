@@ -301,10 +301,10 @@ def _causal_trace(scene: Scene) -> tuple[CausalTrace | None, str | None]:
     """The causal trace of two sentences, and the sentence about it, or why they cannot be traced;
     two None if they are not compared head by head.
     """
-    if scene.second is None or not scene.contrast:
+    if scene.compared is None:
         return None, None
     try:
-        traced = trace_pair(scene.view.weights, scene.word, scene.second.word)
+        traced = trace_pair(scene.view.weights, scene.word, scene.compared.word)
     except InputError as error:
         # The rest of the walk does not need the trace.
         return None, str(error)

@@ -5,6 +5,8 @@ head; refusals.
 import base64
 import json
 import re
+import subprocess
+import sys
 
 import numpy as np
 import pandas as pd
@@ -195,6 +197,15 @@ def test_every_column_is_described_and_every_description_has_a_column(model):
     assert used == set(DESCRIBED)
 
 
+def test_a_study_loads_nothing_of_the_walk():
+    code = (
+        "import sys, probe; probe.study, probe.write, probe.read, probe.charts.head_map; "
+        "print([name for name in sys.modules if name.startswith('probe.walks')])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "[]\n"
+
+
 def test_formulas_are_the_functions_without_their_docstrings():
     scores = "return q @ k.transpose(-1, -2) / math.sqrt(q.shape[-1])"
     assert formula(attention.scores) == ("attention.scores(q, k)", scores)
@@ -231,58 +242,41 @@ def test_the_tables_of_a_replaced_walk_are_removed(model, tmp_path):
 
 
 TWO = {"against": "A bank", "beside": "My bank"}
-EMPTY = (
-    "Cannot choose a word to follow: got an empty one, expected a word of the text. Give bank, say."
-)
+REFUSED = [
+    ("", {}, "Cannot read the text: it is empty. Give a sentence with at least one word."),
+    ("?!", {}, "a word of '?!': got no letters or digits. Give a text with a word in it."),
+    ("The bank", {"at": "mole"}, "it occurs nowhere. Give a word of the text."),
+    (
+        "The bank",
+        {"against": "The bank"},
+        "twice, where nothing can differ. Give a second one with",
+    ),
+    (
+        "The bank",
+        TWO,
+        "got both beside and against, expected one other sentence. Give one of them.",
+    ),
+    ("The bank", {"against": "A mole", "at": "bank"}, "Cannot find 'bank' in 'A mole': it occurs"),
+    (
+        "The bank of the river",
+        {"beside": "The garden of a mole"},
+        "the two sentences share only “the”, “of”, expected an ambiguous word. Write both with",
+    ),
+    ("The bank", {"beside": "A mole"}, "the two sentences share no word, expected"),
+    ("bank " * 60, {}, "expected at most 48, the context window of"),
+    ("The bank", {"head": (2, None)}, ": it has 2 layers. Give a layer from 0 to 1."),
+    ("The bank", {"head": (0, 4)}, ": it has 4 heads per layer. Give a head from 0 to 3."),
+    ("The bank", {"head": (-1, 0)}, "Cannot follow layer -1 of "),
+    (
+        "The bank",
+        {"head": (None, 1)},
+        "got a head without its layer, expected both. Give the layer",
+    ),
+    (TEXT, {"at": " "}, "got an empty one, expected a word of the text. Give bank, say."),
+]
 
 
-@pytest.mark.parametrize(
-    ("text", "options", "message"),
-    [
-        ("", {}, "Cannot read the text: it is empty. Give a sentence with at least one word."),
-        (
-            "?!",
-            {},
-            "Cannot choose a word of '?!': got no letters or digits. Give a text with a word in it.",
-        ),
-        ("The bank", {"at": "mole"}, "it occurs nowhere. Give a word of the text."),
-        (
-            "The bank",
-            {"against": "The bank"},
-            "twice, where nothing can differ. Give a second one with the same",
-        ),
-        (
-            "The bank",
-            TWO,
-            "got both beside and against, expected one other sentence. Give one of them.",
-        ),
-        (
-            "The bank",
-            {"against": "A mole", "at": "bank"},
-            "Cannot find 'bank' in 'A mole': it occurs nowhere. Give a word of",
-        ),
-        (
-            "The bank of the river",
-            {"beside": "The garden of a mole"},
-            "the two sentences share only “the”, “of”, expected an ambiguous word. Write both with",
-        ),
-        (
-            "The bank",
-            {"beside": "A mole"},
-            "Cannot compare a word of 'The bank' and 'A mole': the two sentences share no word, expected",
-        ),
-        ("bank " * 60, {}, "expected at most 48, the context window of"),
-        ("The bank", {"head": (2, None)}, ": it has 2 layers. Give a layer from 0 to 1."),
-        ("The bank", {"head": (0, 4)}, ": it has 4 heads per layer. Give a head from 0 to 3."),
-        ("The bank", {"head": (-1, 0)}, "Cannot follow layer -1 of "),
-        (
-            "The bank",
-            {"head": (None, 1)},
-            "head 1: got a head without its layer, expected both. Give the layer",
-        ),
-        (TEXT, {"at": " "}, EMPTY),
-    ],
-)
+@pytest.mark.parametrize(("text", "options", "message"), REFUSED)
 def test_invalid_walks_are_refused_in_one_sentence(model, text, options, message):
     with pytest.raises(probe.InputError) as raised:
         probe.walk(model, text, **options)

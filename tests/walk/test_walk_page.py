@@ -30,19 +30,20 @@ HOSTILE = "</script><script>window.canary=1</script>"
 BESIDE = "<img src=x onerror=canary=1> {{ 7*7 }}"
 MORE = "${7*7} & &lt; \u202eb\u202c"
 SECTIONS = [
-    *(
-        "tokens",
-        "embedding",
-        "layernorm",
-        "qkv",
-        "scores",
-        "scaling",
-        "mask",
-        "softmax",
-        "values",
-        "sum",
-    ),
-    *("heads", "layers", "parameters", "certificate"),
+    "tokens",
+    "embedding",
+    "layernorm",
+    "qkv",
+    "scores",
+    "scaling",
+    "mask",
+    "softmax",
+    "values",
+    "sum",
+    "heads",
+    "layers",
+    "parameters",
+    "certificate",
 ]
 
 
@@ -98,23 +99,10 @@ def test_the_steps_are_in_the_order_of_the_computation_with_questions_as_titles(
     ]
     titles = page.locator("main section[id] > h2").all_inner_texts()
     assert all(title.strip().endswith("?") for title in titles[:-1]), titles
-    formulas = page.locator(".formula code").all_inner_texts()
-    assert {text.split("(")[0] for text in formulas} >= {
-        *(
-            "attention.layer_norm",
-            "attention.project",
-            "attention.scores",
-            "attention.mask",
-            "attention.softmax",
-        ),
-        *(
-            "attention.mix",
-            "attention.write",
-            "attention.write_by_source",
-            "blocks.merge_heads",
-            "forward.embed",
-        ),
-    }
+    formulas = {text.split("(")[0] for text in page.locator(".formula code").all_inner_texts()}
+    of_attention = ("layer_norm", "project", "scores", "mask", "softmax", "mix", "write")
+    assert {f"attention.{name}" for name in of_attention} <= formulas
+    assert {"attention.write_by_source", "blocks.merge_heads", "forward.embed"} <= formulas
 
 
 @pytest.mark.campaign

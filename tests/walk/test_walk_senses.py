@@ -130,20 +130,11 @@ LATE = next(row for row in probe.lexicon.expand("bank", both_sides=True).sentenc
 @pytest.mark.parametrize(
     ("text", "start"),
     [
-        (
-            "Bank",
-            "No content word comes before “Bank”, and {} reads left to right: what comes after",
-        ),
-        (
-            "The bank was muddy",
-            "No content word comes before “bank”, and {} reads left to right: what comes after",
-        ),
+        ("Bank", "No content word comes before “Bank”, and {} reads left to right"),
+        ("The bank was muddy", "No content word comes before “bank”, and {} reads left to right"),
         (
             LATE.text,
-            (
-                f"“{LATE.cue}” tells the sense of “bank”, but it comes after the word, and {{}} "
-                "reads left to"
-            ),
+            f"“{LATE.cue}” tells the sense of “bank”, but it comes after the word, and {{}}",
         ),
         ("The river bank", None),
     ],
@@ -296,31 +287,14 @@ def test_the_trace_of_two_sentences_equals_the_trace_of_a_pair_along_the_line_be
 @pytest.mark.parametrize(
     ("text", "second_text", "message"),
     [
-        (
-            "The river bank",
-            "The mole under the river bank",
-            (
-                "of the other, so their positions do not correspond. Write "
-                "the two with equally many tokens before the word."
-            ),
-        ),
-        (
-            "The river bank was muddy",
-            "The river bank is old",
-            (
-                "Cannot trace two sentences: they are "
-                "equal up to “bank”, "
-                "so nothing that it reads differs. Write them with another word before it."
-            ),
-        ),
+        ("The river bank", "The mole under the river bank", "their positions do not correspond."),
+        ("The river bank was muddy", "The river bank is old", "they are equal up to “bank”, so"),
     ],
 )
 def test_the_page_says_why_two_sentences_cannot_be_traced(model, text, second_text, message):
     walked = probe.walk(model, text, against=second_text, at="bank")
-    assert walked.statements["travels"].startswith(
-        "Cannot trace two sentences: "
-    ) and walked.statements["travels"].endswith(message)
-    assert "trace" not in walked.frames
+    assert walked.statements["travels"].startswith("Cannot trace two sentences: ")
+    assert message in walked.statements["travels"] and "trace" not in walked.frames
     page = render(walked, MANIFEST)
     assert message in page and 'data-rows="trace"' not in page
 

@@ -24,7 +24,7 @@ from probe.patching.heads import swap_heads
 from probe.stats.axes import Axis, fit_axis, nearest_sense
 from probe.text import lexicon
 from probe.text.spans import WORD, find_word, fold
-from probe.walks.choose import FUNCTION_WORDS, lexicon_entry
+from probe.walks.choose import FUNCTION_WORDS, content_words, lexicon_entry
 from probe.walks.scene import SAME_VECTOR, AttentionView, WordInText
 
 LEXICON_SEED = 0  # decides how the lexicon's sentences are held out, as in a study
@@ -76,8 +76,9 @@ class SenseAxis:
 def sense_effects(
     model: Model, view: AttentionView, word: WordInText
 ) -> tuple[SenseAxis, Tensor] | None:
-    """The axis of the word's senses, and how far each head's write moves the word toward its sense:
-    <ΔE - mean ΔE, u> / gap, as in a study's decomposition. `layer head`
+    """The axis of the word's senses, and how far each head's write from other content words moves
+    the word toward its sense: Σ_j <A[t, j] (V[j] W_O - mean ΔE), u> / gap over these words j, as in
+    a study's decomposition. `layer head`
 
     Heads after the read-out layer have 0. None if the lexicon does not have the word, or if the
     model can read too few of its sentences.
@@ -87,6 +88,7 @@ def sense_effects(
     if observation is None:
         return None
     sense_axis = lexicon_axis(model, observation, view, word)
+    is_source = (view.other_words(word) & content_words(view.source))[word.at]
     effects = torch.zeros(view.weights.shape[:2], dtype=torch.float64)
     for term in decomposition.decompose_resid(
         view.stream,
@@ -95,8 +97,10 @@ def sense_effects(
         axis=sense_axis.axis,
         average=sense_axis.read_out.average,
     ):
-        # Terms without a head belong to MLPs, embeddings and biases.
-        if term.layer is not None and term.head is not None:
+        # The other terms belong to MLPs, embeddings and biases, and have no source token.
+        if term.layer is None or term.head is None or term.pos is None:
+            continue
+        if is_source[term.pos]:
             effects[term.layer, term.head] += term.contribution or 0.0
     return sense_axis, effects
 

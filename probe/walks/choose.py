@@ -1,8 +1,9 @@
 """What a walk follows: the word and its tokens, the same word in a second sentence, and the head.
 
-The head is the one that moves the word furthest toward its sense, or toward the second sentence's
-vector; otherwise the one with the largest ΔE from other content words, as a fraction of the word's
-vector. It says where to look first; it is not a finding about the head.
+The head is the one that moves the word furthest toward the second sentence's vector, or toward its
+sense by what it reads from other content words; otherwise the one with the largest ΔE from other
+content words, as a fraction of the word's vector. It says where to look first; it is not a finding
+about the head.
 """
 
 from collections.abc import Sequence

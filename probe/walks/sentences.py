@@ -36,8 +36,8 @@ REASONS = {
     "requested": "it was asked for",
     "swap": "first of {n} heads by how far its swap moves “{word}” to the other meaning: {size}",
     "sense": (
-        "first of {n} heads by how far it moves “{word}” from “{sense_b}” toward its sense "
-        "“{sense_a}” ({sentences} sentences of the lexicon): {size}"
+        "first of {n} heads by how far its ΔE from other content words moves “{word}” from "
+        "“{sense_b}” toward its sense “{sense_a}” ({sentences} sentences of the lexicon): {size}"
     ),
     "logit": "first of {n} heads by what it adds to the logit of “{logit}”: {added}",
     "content": (

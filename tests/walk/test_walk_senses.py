@@ -64,15 +64,16 @@ def test_the_head_is_the_one_that_moves_the_word_furthest_towards_its_sense(tiny
     for head in range(4):
         means = [states.z[of_sense, 0, head].double().mean(0) for of_sense in rows.values()]
         w_o = probe.read_weights(tiny).blocks[0].w_o[head].double()
-        write = view.attention.delta_e(0, head, here.at).double()
-        effects.append(axis.effect(write - sum(means) / 2 @ w_o).item())
+        write = view.attention.delta_e_by_source(0, head, here.at)[here.at - 1].double()
+        weight = view.attention.pattern[0, head, here.at, here.at - 1].double()
+        effects.append(axis.effect(write - weight * (sum(means) / 2 @ w_o)).item())
     sense_axis, toward = axes.sense_effects(tiny, view, here)
     assert (sense_axis.axis.sense_a, sense_axis.axis.sense_b) == ("river", "money")
     assert toward[0].tolist() == pytest.approx(effects, abs=1e-6) and not toward[1:].any()
     assert (walked.layer, walked.head) == (0, effects.index(max(effects)))
     assert walked.statements["why"][0][1] == (
-        "first of 16 heads by how far it moves “bank” from “money” toward its sense “river” "
-        f"({len(sentences)} sentences of the lexicon): {100 * max(effects):.0f}\u202f%"
+        "first of 16 heads by how far its ΔE from other content words moves “bank” from “money” "
+        f"toward its sense “river” ({len(sentences)} sentences of the lexicon): {percent(max(effects))}"
     )
 
 

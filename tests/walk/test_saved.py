@@ -156,14 +156,6 @@ def test_a_file_that_is_not_a_saved_page_is_never_overwritten(run, tmp_path, nam
     assert notes.read_text() == "my lecture notes" and list(tmp_path.iterdir()) == [notes]
 
 
-def test_a_saved_page_is_replaced_with_a_message(run, page_path, tmp_path):
-    path = tmp_path / "page.html"
-    path.write_bytes(page_path.read_bytes())
-    code, out, err = run("explore", "--save", path, "The river bank", "The loan bank")
-    assert (code, out) == (0, f"{path}\n") and path.read_bytes() != page_path.read_bytes()
-    assert err == f"{LOADING}probe: {path} replaces an earlier one; another place keeps both.\n"
-
-
 # The headline without a swap.
 UNSWAPPED = r"^L\d+H\d+ alone moves “bank” \d+\u202f% of the way from “\w+” to “\w+”\.$"
 

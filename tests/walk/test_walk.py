@@ -283,22 +283,6 @@ def test_invalid_walks_are_refused_in_one_sentence(model, text, options, message
     assert message in str(raised.value) and "\n" not in str(raised.value)
 
 
-def test_the_command_writes_a_page_that_names_the_command(run, checkpoint, tmp_path):
-    out = tmp_path / "out"
-    code, output, _ = run(
-        "walk", TEXT, "--word", "bank", "--model", checkpoint, "--layer", "1", "--out", out
-    )
-    assert code == 0 and output.strip() == str(out / "walk.html")
-    command = json.loads((out / "manifest.json").read_text())["command"]
-    assert (
-        command.startswith(f"probe walk '{TEXT}' --word bank --beside ")
-        and "--layer 1 --head " in command
-    )
-    assert str(tmp_path) not in command
-    page = (out / "walk.html").read_text(encoding="utf-8")
-    assert str(tmp_path) not in page and "--model small-random --layer 1 --head" in page
-
-
 def test_a_notebook_shows_the_walk(walked):
     page = walked._repr_html_()
     assert (

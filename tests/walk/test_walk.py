@@ -211,16 +211,16 @@ def test_formulas_are_the_functions_without_their_docstrings():
     assert formula(attention.scores) == ("attention.scores(q, k)", scores)
 
 
-def test_the_same_walk_writes_the_same_bytes(walked, model, tmp_path):
+def test_the_same_walk_writes_the_same_bytes_and_so_does_one_that_was_read(walked, model, tmp_path):
     again = probe.walk(model, TEXT, at="bank", head=(1, 2), beside="A red bank")
-    first, second = (
-        probe.write(walk, tmp_path / str(n)).parent for n, walk in enumerate((walked, again))
-    )
+    first = probe.write(walked, tmp_path / "first").parent
+    second = probe.write(again, tmp_path / "second").parent
+    third = probe.write(probe.read(first), tmp_path / "third").parent
     names = {file.name for file in first.iterdir()}
     tables = {f"{name}.{end}" for name in walked.frames for end in ("csv", "parquet")}
     assert names == {"walk.html", "walk.record", "manifest.json"} | tables
     for name in names - {"manifest.json"}:
-        assert (first / name).read_bytes() == (second / name).read_bytes(), name
+        assert len({(out / name).read_bytes() for out in (first, second, third)}) == 1, name
     check_charts(first / "walk.html")
     manifest = json.loads((first / "manifest.json").read_text())
     assert manifest["options"]["word"] == "bank" and set(manifest["files"]) == names - {

@@ -42,11 +42,11 @@ from .studies.patch import patch_hooks as patch_hooks
 from .stats.resampling import bootstrap_t as bootstrap_t
 from .stats.resampling import ratio_interval as ratio_interval
 from .stats.resampling import sign_flip_test as sign_flip_test
-from .walkthrough.walk import walk as walk
-from .walkthrough.walk import Walk as Walk
+from .walks.walk import walk as walk
+from .walks.walk import Walk as Walk
 from .pages.write import write as write
 from .pages.read import read as read
-from .explorer.notebook import explore as explore
+from .walks.explore import explore as explore
 from .errors import ProbeError as ProbeError
 from .errors import InputError as InputError
 from .errors import ModelError as ModelError

@@ -8,20 +8,18 @@ from typing import Any
 
 import pandas as pd
 
+from probe import display
 from probe.charts import palette
 from probe.charts.ablation import accuracy_without
 from probe.experiments.store import write_tree
 from probe.pages import cues as cues_page
 from probe.pages import report as report_page
 from probe.pages import survey as survey_page
-from probe.pages import walk as walk_page
 from probe.pages.folder import (
     CUES,
     EVALUATION,
     REPORT,
     SURVEY,
-    WALK,
-    WALK_RECORD,
     check_folder,
     made_by,
     write_folder,
@@ -36,8 +34,6 @@ from probe.studies.study import Study
 from probe.studies.survey import Survey
 from probe.studies.words import WORDS as WORDS_FOLDER
 from probe.studies.words import file_name
-from probe.walkthrough.saved import walk_bytes
-from probe.walkthrough.walk import Walk
 
 PAGES = "pages"  # the folder of the pages of single words, next to the page of a survey
 
@@ -57,6 +53,11 @@ def write(result: Any, out: str | os.PathLike[str], *, command: str = "") -> Pat
         >>> probe.write(walk, "out").name
         'walk.html'
     """
+    # A package above this one may write it: the walk's.
+    display.register_formatters()
+    writer = write.dispatch(type(result))
+    if writer is not write.dispatch(object):
+        return writer(result, out, command=command)
     raise TypeError(
         f"Cannot write a {type(result).__name__}: expected what probe.study, walk, survey, cues or "
         "evaluate returns. Give one of these."
@@ -85,16 +86,6 @@ def without_further_columns(frames: Mapping[str, pd.DataFrame]) -> dict[str, pd.
     if "survey_words" not in frames:
         return dict(frames)
     return {**frames, "survey_words": frames["survey_words"][list(WORDS)]}
-
-
-@write.register
-def write_walk(walk: Walk, out: str | os.PathLike[str], *, command: str = "") -> Path:
-    """The page and tables of a walk, as `write` has them."""
-    check_folder(out, WALK)
-    manifest = made_by(walk, command) | {"frames": list(walk.frames)}
-    page = walk_page.render(walk, manifest)
-    files: dict[str, str | bytes] = {WALK: page, WALK_RECORD: walk_bytes(walk)}
-    return write_folder(out, files, frames=walk.frames, manifest=manifest) / WALK
 
 
 @write.register

@@ -22,7 +22,7 @@ from safetensors.torch import load_file, save_file
 from test_load import edit_config
 
 import probe
-from probe.explorer.session import Explorer
+from probe.walks.explorer import Explorer
 
 GATED = [kind for kind in HYBRIDS if FAMILIES[kind].gated_attention]
 TEXT = "A fluffy blue creature roamed the verdant forest"

@@ -33,6 +33,7 @@ OLD = {
         "probe/explore/templates"
     ),
     r"\bpages[./]walk[./](choose|scene|numbers|frames|walk)\b": "probe.pages.walk.scene",
+    r"\bprobe[./](walkthrough|explorer)\b": "probe.walkthrough.walk",
     r"\bpatching[./](engine|live|swaps|ways|routes)\b": "probe.patching.live",
     r"\b(cue_ledger|ledger_bars|ledger_in_words|route_bars|route_table)\b": "charts.cue_ledger(",
     r"\b(share_heads|look_back)\b": "attention.share_heads",

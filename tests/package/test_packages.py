@@ -26,9 +26,8 @@ PACKAGES = (
     "results",
     "charts",
     "studies",
-    "walkthrough",
     "pages",
-    "explorer",
+    "walks",
     "cli",
     "__main__",
 )

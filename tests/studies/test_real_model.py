@@ -27,7 +27,6 @@ from probe.experiments.prepare import prepare_pairs
 from probe.model.check import certify
 from probe.model.find import find_packaged
 from probe.model.load import read_weights
-from probe.pages.walk_sentences import facts
 from probe.studies.across import numbers_of
 from probe.studies.study import STUDY_DEFAULTS
 from probe.studies.survey_word import SURVEY, measure_word
@@ -105,7 +104,7 @@ def test_the_walk_opens_at_a_head_that_moves_the_word_from_its_cue(smollm2):
     walked = probe.walk(smollm2, "The fisherman walked along to the bank", at="bank")
     assert walked.frames["agreement"]["error"].max() < 1e-4
     assert (walked.layer, walked.head) in LEADING
-    assert "toward its sense “river”" in facts(walked.findings)[0][1]
+    assert "toward its sense “river”" in walked.statements["why"][0][1]
     values = walked.frames["values"].set_index("pos")
     assert values.loc[[1, 3], "share"].sum() > 0.5  # "fisherman", "along"
 

@@ -54,10 +54,13 @@ OPTIONS = {"sentences": SENTENCES, "permutations": 199, "max_pairs": 8}
 QUICK = {"sentences": sentences_of("bank"), "permutations": 99, "max_pairs": 8}
 
 
+REPORTED = []  # the stages of this study, and the share of the work that is done
+
+
 @pytest.fixture(scope="module")
 def study(tiny):
     """A study of two words that runs to its end."""
-    return probe.study(tiny, **OPTIONS)
+    return probe.study(tiny, progress=lambda *report: REPORTED.append(report), **OPTIONS)
 
 
 @pytest.fixture(scope="module")
@@ -79,6 +82,13 @@ def answer(tiny, folder):
         probe.study(tiny, out=folder, answered=stop, **OPTIONS)
     [study] = answers
     return study
+
+
+def test_every_stage_of_every_word_is_reported_in_order(study):
+    names, shares = zip(*REPORTED, strict=True)
+    assert list(shares) == sorted(shares) and shares[0] < 0.01 and shares[-1] < 1
+    stages = ["reading the sentences", *ALL]
+    assert [name for name in names if name in stages] == 2 * stages
 
 
 # --- frames ---------------------------------------------------------------------------------------

@@ -216,8 +216,9 @@ def test_the_animation_is_drawn_from_its_table_without_a_script_and_stands_still
     picture = REPORTS / "real" / "a_word_in_motion.svg"
     script = (ROOT / "analyses" / "a_word_in_motion.py").read_text(encoding="utf-8")
     text = picture.read_text(encoding="utf-8")
-    note = re.search(r'^NOTE = "(.+)"$', script, re.MULTILINE)[1]
-    assert text == drawing.word_in_motion(pd.read_csv(picture.with_suffix(".csv")), note)
+    constants = dict(re.findall(r'^([A-Z]+) = "(.+)"$', script, re.MULTILINE))
+    texts = [constants[name] for name in ("NOTE", "CONTINUED") if name in constants]
+    assert text == drawing.word_in_motion(pd.read_csv(picture.with_suffix(".csv")), *texts)
     elements = [*ElementTree.fromstring(text).iter()]
     names = {element.tag.rpartition("}")[2] for element in elements}
     assert (

@@ -17,7 +17,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from handmade import HEADS, LAYERS, SENSES, WORD, make_crossed, without_intervals
+from handmade import SENSES, WORD, make_crossed, without_intervals
 from scipy.stats import kstest
 from seeds import likely, mostly_campaign
 
@@ -190,30 +190,6 @@ def test_intervals_of_crossed_cue_words_cover(crossed_cues):
 # --- whole studies --------------------------------------------------------------------------------
 
 
-@pytest.mark.campaign
-def test_studies_with_nothing_to_find_claim_no_more_than_chance():
-    """One run of each kind whose gate is exact, different from the campaign's runs: one gate in
-    a hundred passes.
-    """
-    kinds = [kind for kind in null_campaign.KINDS if kind not in null_campaign.NUISANCE]
-    rows = pd.DataFrame([null_campaign.study_of(kind, 1000) for kind in kinds])
-    assert ((rows["gap_p"] < 0.01) == rows["gate"]).all() and (
-        rows["claimed"] <= rows["gate"]
-    ).all()
-    assert rows["gate"].sum() <= likely(0.01, len(rows))[1]
-    heads = np.where(rows["word"] == WORD, LAYERS * HEADS, 16)
-    assert (rows[list(ORDER)].sum(axis=1) == heads).all()
-    assert (rows["none"] == heads)[rows["gate"] == 0].all()
-
-
-@pytest.mark.campaign
-@pytest.mark.parametrize("kind", [kind for kind in null_campaign.NUISANCE if kind != "longer"])
-def test_a_nuisance_that_goes_with_the_sense_passes_the_gate_and_is_called_confounded(kind):
-    row = null_campaign.study_of(kind, 1000)
-    assert row["gate"] == 1 and row["confounded"] > 0
-    assert min(row["nuisance_p"], row["untrained_p"]) < 0.01
-
-
 def test_the_whole_campaign_claims_no_more_than_allowed():
     rows = pd.read_csv(ROOT / "tests" / "campaign" / "null_campaign.csv")
     assert (
@@ -221,6 +197,13 @@ def test_the_whole_campaign_claims_no_more_than_allowed():
     )
     assert ((rows["gap_p"] < 0.01) == rows["gate"]).all()
     assert null_campaign.too_many(rows) == []
+    # A nuisance that goes with the sense passes the gate, and its heads are called confounded.
+    nuisance = rows[rows["kind"].isin(["function_word", "always_longer"])]
+    passed = nuisance[nuisance["gate"] == 1]
+    assert len(passed) > 0.9 * len(nuisance) and (passed["confounded"] > 0).mean() > 0.9
+    assert (
+        rows[list(ORDER)].sum(axis=1)[rows["gate"] == 0] == rows["none"][rows["gate"] == 0]
+    ).all()
 
 
 def test_a_campaign_that_claims_more_is_detected():

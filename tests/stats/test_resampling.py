@@ -317,22 +317,6 @@ def test_under_the_null_p_of_the_gap_is_uniform(pairs, runs, monkeypatch):
         assert lower <= np.sum(np.array(p_values) <= level) <= upper
 
 
-def test_ten_pairs_of_cue_words_are_enough_if_the_pairing_removes_what_they_share(monkeypatch):
-    """d = 1.2 in 16 dimensions: p < .01 in nine of ten runs. Reassigning single cue words would
-    waste the pairing.
-    """
-    monkeypatch.setattr(resampling, "GATE_DRAWS", 999)
-    p_values = []
-    for run in range(30):
-        resid, split, words = random_study(run, d=1.2, cue=0.3, shared=0.95)
-        unit_choices = (split.exchanged, words)
-        p_values.append(
-            [gate(resid, split.is_a, units, split.holdouts).p for units in unit_choices]
-        )
-    whole, singly = (np.array(p_values) < 0.01).mean(0)
-    assert whole >= 0.9 and singly < whole / 2
-
-
 def test_a_difference_of_positions_is_detected_and_p_is_one_without_any():
     rng, is_a, units = np.random.default_rng(0), np.arange(40) % 2 == 0, np.arange(40) // 2
     position = rng.integers(3, 9, 40).astype(float)

@@ -10,7 +10,6 @@ import pytest
 import torch
 from handmade import SENSES, make_sentences
 
-from probe.stats import resampling
 from probe.stats.separation import (
     corrected_tests,
     measure_separation,
@@ -182,28 +181,6 @@ def test_a_head_without_spread_is_scored_by_its_means(n, size):
     assert (
         len(set(own_direction_scores(a, a, a[:5]).tolist())) == 1
     )  # a head with a constant write is at chance
-
-
-def auroc_of(a, b):
-    return resampling.auroc(a.T.numpy(), b.T.numpy())
-
-
-def test_noise_scored_on_its_own_sentences_looks_separated_and_held_out_does_not():
-    """Pure noise, 64 numbers for each head, 40 sentences per sense. |mean difference|² is 64 *
-    2/40, so the distance of the two samples along their difference of means is sqrt(3.2)
-    standard deviations: AUROC Phi(sqrt(3.2) / sqrt(2)) = .897.
-    """
-    heads, n, d = 200, 40, 64
-    a, b, new_a, new_b = (normal(heads, n, d, seed=seed) for seed in range(4))
-    direction = (a.mean(1) - b.mean(1)).unsqueeze(-1)
-    in_sample = auroc_of(*((part @ direction).squeeze(-1) for part in (a, b)))
-    assert in_sample.mean() == pytest.approx(0.897, abs=0.01)
-    in_few_components = auroc_of(*(own_direction_scores(a, b, part) for part in (a, b)))
-    assert (
-        0.75 < in_few_components.mean() < in_sample.mean() - 0.02
-    )  # fewer components leak less, and still leak
-    held_out = auroc_of(*(own_direction_scores(a, b, part) for part in (new_a, new_b)))
-    assert abs(held_out.mean() - 0.5) < 2 * held_out.std() / np.sqrt(heads)
 
 
 @pytest.mark.parametrize(("per_sense", "components"), [(99, 16), (100, 64)])

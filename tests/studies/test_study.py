@@ -12,7 +12,6 @@ import pandas as pd
 import pytest
 import xarray as xr
 from embedded import embedded
-from example_study import make_study
 
 import probe
 from probe.experiments.store import read_record
@@ -97,9 +96,6 @@ def test_every_stage_of_every_word_is_reported_in_order(study):
 def test_the_heads_table_keeps_the_contracts_names_and_order(study):
     assert list(study.heads) == CONTRACT.split() and set(study.heads) <= set(COLUMNS)
     assert len(study.heads) == (1 + 3) * 16 and len(study.words) == 1 + 3
-    assert {name: list(frame) for name, frame in make_study().frames.items()} == {
-        name: list(frame) for name, frame in study.frames.items()
-    }
 
 
 def test_every_pair_of_senses_has_a_gap_and_starts_from_the_same_vector(study):

@@ -10,7 +10,6 @@ from handmade import TO_BOS, TO_CUE, WORD, Head, corpus_of, make_sentences, reso
 from planted import EVEN, HINT, KINDS, Circuit, circuit_of, model_of, step
 
 import probe
-from probe.errors import InputError
 
 pytestmark = pytest.mark.slow
 
@@ -91,5 +90,5 @@ def test_the_swap_agrees_with_the_swap_of_a_study(tiny):
 
 def test_a_word_with_one_sense_is_refused():
     one_sense = [row for row in SENTENCES if row.sense == SENTENCES[0].sense]
-    with pytest.raises(InputError, match="Cannot compare shortcuts"):
+    with pytest.raises(probe.InputError, match="Cannot compare shortcuts"):
         of_heads(model_of(circuit_of("additive", 0), 0), WORD, corpus_of(one_sense))

@@ -21,9 +21,9 @@ from handmade import SENSES, WORD, make_crossed, without_intervals
 from scipy.stats import kstest
 from seeds import likely, mostly_campaign
 
+import probe
 from probe.stats import resampling
 from probe.stats.separation import measure_separation
-from probe.text.sentences import Sentence
 from probe.text.splits import cross_fit
 from probe.verdicts import ORDER
 
@@ -38,24 +38,15 @@ D_HEAD = 10
 PER_SENSE = 77  # cue words; every fold is scored along a direction of four fifths of them
 
 
-def sentence_of(sense, cue):
-    text = f"the {cue} {WORD}"
-    start = text.index(WORD)
-    return Sentence(
-        word=WORD,
-        sense=sense,
-        text=text,
-        start=start,
-        end=len(text),
-        cue_start=4,
-        cue_end=start - 1,
-    )
-
-
 def sentences_of(per_sense, *, repeats=1):
     """Each cue word `repeats` times, sense by sense."""
     cues = [(sense, f"{sense}{number}") for sense in SENSES for number in range(per_sense)]
-    return [sentence_of(*cue) for cue in cues for _ in range(repeats)]
+    rows = [
+        {"word": WORD, "sense": sense, "text": f"the {cue} {WORD} {turn}", "cue": cue}
+        for sense, cue in cues
+        for turn in range(repeats)
+    ]
+    return probe.read_sentences(rows).sentences
 
 
 # --- no effect ------------------------------------------------------------------------------------

@@ -73,7 +73,7 @@ def written_by(monkeypatch, tmp_path, encoding, *arguments):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("command", campaign_except(COMMANDS, ("report", "walk", "models")))
+@pytest.mark.parametrize("command", campaign_except(COMMANDS, ("report", "models")))
 def test_a_stream_gets_the_characters_of_its_encoding(command, arguments, monkeypatch, tmp_path):
     assert set(arguments) == set(COMMANDS)
     _, in_full = written_by(monkeypatch, tmp_path, "utf-8", command, *arguments[command])

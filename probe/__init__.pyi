@@ -32,6 +32,7 @@ from .studies.evaluation import evaluate as evaluate
 from .results.evaluation import Evaluation as Evaluation
 from .studies.cues import cues as cues
 from .results.cues import Cues as Cues
+from .studies.delta_e import delta_e as delta_e
 from .studies.decompose import decompose as decompose
 from .studies.attribution import qk_attribution as qk_attribution
 from .studies.attribution import qk_interventions as qk_interventions

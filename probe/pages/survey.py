@@ -144,7 +144,7 @@ def render(
     return templates.get_template("survey.html.j2").render(
         models=models,
         made=manifest,
-        limits=_limits(heads),
+        limit=max(map(charts.survey_limit, heads)),
         verdicts=charts.marked(all_heads.assign(verdict=charts.survey_verdicts(all_heads))),
         framed=bool((all_heads["comparison"].eq("more") & (all_heads["effect"] > 0)).any()),
         dictionary=tables_of(surveys[0])["survey_columns"].to_dict("records"),
@@ -154,12 +154,6 @@ def render(
         most_words=MOST_WORDS,
         **html.assets(templates, "survey.css.j2", "page.js"),
     )
-
-
-def _limits(heads: Sequence[pd.DataFrame]) -> charts.EffectLimits:
-    """The ends of the maps' scales, the same for all models, as fractions of the gap."""
-    limits = map(charts.survey_limits, heads)
-    return charts.EffectLimits(*(max(ends) for ends in zip(*limits, strict=True)))
 
 
 def _model(survey: Survey, folder: str) -> Section:
@@ -259,7 +253,7 @@ def notebook_html(survey: Survey) -> str:
     heads = survey.frames["survey_heads"]
     picture = ""
     if survey.frames["survey_model"]["ranked"].item():
-        picture = Markup(image(charts.survey_map(heads, limits=charts.survey_limits(heads))))
+        picture = Markup(image(charts.survey_map(heads, limit=charts.survey_limit(heads))))
     return (
         html.environment("notebook", "survey", "report")
         .get_template("survey.html.j2")

@@ -108,7 +108,7 @@ QUOTES = "Put a text of several words in quotation marks"
         (["reprot"], ["(see `probe --help`)."]),
         (["walk", "The", "river", "bank"], ["unexpected extra argument", QUOTES, "(see `probe walk --help`)"]),
         (["walk", "The bank", "--against", "The", "loan", "bank"], [QUOTES]),
-        (["params", "gpt3", "gpt2"], ["unexpected extra argument(s) (gpt2) (see"]),
+        (["models", "gpt3", "gpt2"], ["unexpected extra argument(s) (gpt2) (see"]),
         (["walk", "The river bank", "--head", "4.1"], ["Cannot follow a head: got --head 4.1, expected its name or its number"]),
         (["walk", "The river bank", "--head", "L0H1", "--layer", "1"], ["got --head L0H1 and --layer 1, expected its name"]),
         (["walk", "The river bank", "--head", "L99H1"], ["Cannot follow layer 99 of tiny-senses: it has 4 layers"]),

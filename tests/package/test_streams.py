@@ -41,8 +41,7 @@ def arguments(checkpoint, tmp_path):
         "evaluate": ("--sentences", rows, *model),
         "survey": ("--sentences", rows, "--dry-run", *model),
         "cues": (*SCANNED, "--cues", cues, "--out", tmp_path / "νύξεις", *model),
-        "params": (checkpoint,),
-        "models": (),
+        "models": (checkpoint,),
     }
 
 
@@ -84,7 +83,7 @@ def test_a_stream_gets_the_characters_of_its_encoding(command, arguments, monkey
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("command", campaign_except(COMMANDS, ("check", "params", "models")))
+@pytest.mark.parametrize("command", campaign_except(COMMANDS, ("check", "models")))
 def test_a_closed_pipe_ends_a_command_with_exit_code_2(command, arguments, monkeypatch, capsys):
     reader, writer = os.pipe()
     os.close(reader)

@@ -6,9 +6,9 @@ import numpy as np
 import pandas as pd
 import pytest
 from browser import TOUCH, check_look, until
-from example_study import make_study
 from page_text import check_charts, one_line
 from seeds import mostly_campaign
+from stored_study import stored_study
 from typer.testing import CliRunner
 
 import probe
@@ -224,7 +224,7 @@ def test_a_report_shows_the_words_of_its_sample_and_names_the_whole_scan(tmp_pat
 
 
 def test_a_report_without_cue_samples_has_no_such_section(tmp_path):
-    page = probe.write(make_study(), tmp_path).read_text(encoding="utf-8")
+    page = probe.write(stored_study("window"), tmp_path).read_text(encoding="utf-8")
     assert "Other cues" not in page
 
 

@@ -76,7 +76,7 @@ LONGEST = (
     "model/test_wrappers.py",
     "model/test_hub.py",
     "patching/test_both_ways.py",
-    "experiments/test_patch.py",
+    "studies/test_patch.py",
     "known_answers/test_hostile_models.py",
 )
 

@@ -11,12 +11,12 @@ import altair as alt
 from jinja2 import nodes
 from stored_study import stored_study
 
-from probe.claims import rows_by_word
 from probe.pages import report, sections
 from probe.pages.folder import made_by
 from probe.pages.html import environment, facts_of, texts, worst_first
 from probe.pages.verdicts import with_reasons
 from probe.results.frames import without_rows
+from probe.results.tables import rows_by_word
 
 ENVIRONMENT = environment("report")
 N = "\u202f"  # between a number and its unit
@@ -68,6 +68,14 @@ def facts(frames, word):
     rows = by_word(frames)[word]
     values = facts_of({word: rows}, module.FACTS)[word] | texts(rows, module.FURTHER)
     return {label: html.unescape(value) for label, value in values.items()}
+
+
+def fact(frames, word, label):
+    """One fact of a word."""
+    module = fact_macros()
+    rows = by_word(frames)[word]
+    macros = module.FACTS[bool(rows["words"]["ranked"].any())] | module.FURTHER
+    return html.unescape(texts(rows, {label: macros[label]})[label])
 
 
 def labels_of_facts():

@@ -269,6 +269,19 @@ FILTERS = (
 )
 
 
+@without_validation
+def page(template: str, sheet: str, *folders: str, **values: Any) -> str:
+    """A page as one self-contained HTML file.
+
+    template: extends `shell.html.j2`
+    sheet: its style sheet
+    folders: of `TEMPLATES`, in which both are looked for
+    values: what the template reads
+    """
+    templates = environment(*folders)
+    return templates.get_template(template).render(**values, **assets(templates, sheet, "page.js"))
+
+
 def assets(templates: Environment, sheet: str, script: str) -> dict[str, Markup | str]:
     """Style, script, vega and the policy that allows only these, by their names in the templates.
 

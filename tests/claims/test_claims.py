@@ -8,9 +8,10 @@ import pandas as pd
 import pytest
 from stored_study import stored_study
 
-from probe.claims import cues, heads, rows_by_word, senses, sentences, sets, survey
+from probe.claims import cues, heads, senses, sentences, sets, survey
 from probe.claims.heads import names_of
 from probe.pages.html import worst_first
+from probe.results.tables import rows_by_word
 from probe.text.splits import unmarked_pairs
 
 

@@ -18,8 +18,8 @@ from hooked_runs import bound
 
 import probe
 from probe import CrossCheckError, InputError, UnsupportedModel, decomposition, load
-from probe.experiments import logits
 from probe.patching.cross import first_token
+from probe.studies import decompose as logits
 
 TEXT = "The mole dug under the river bank after the flood"
 PAIR = (17, 30)

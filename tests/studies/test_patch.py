@@ -6,18 +6,18 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from families import FAMILIES, LAYERS, family_model, make_family
+from families import LAYERS, family_model, make_family
 from handmade import random_model
 from hooked_runs import bound, edit_at_each, hook_name, read_all
 
 import probe
 from probe.errors import InputError, UnsupportedModel
-from probe.experiments import patch as patching
 from probe.model import hooks as hooked
 from probe.model.load import load
 from probe.model.tokens import tokenize
 from probe.model.trace import target_states
 from probe.model.variants import TargetText
+from probe.studies import patch as patching
 
 A = "The mole dug under the river bank after the flood"
 B = "The mole dug under the apple bank after the flood"
@@ -123,11 +123,6 @@ def assert_equal(model, frame, expected, shape):
     assert np.allclose(frame["swap"], (frame["denoise"] + frame["noise"]) / 2, rtol=0, atol=1e-15)
 
 
-def test_families_that_never_round_to_float32_have_the_bounds_of_float64():
-    assert {bound(model_of(kind)) for kind in EXACT} == {1e-10}
-    assert all(FAMILIES[kind].in_float32 for kind in set(KINDS) - set(EXACT))
-
-
 @pytest.mark.parametrize("metric", METRICS.values(), ids=METRICS)
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_swap_of_every_head_equals_a_hooked_forward(kind, metric):
@@ -202,15 +197,6 @@ def test_pairs_that_are_patched_together_equal_single_pairs_in_the_same_order(mo
     assert next(iter(together.columns)) == "pair" and together["pair"].is_monotonic_increasing
 
 
-def test_logits_that_are_computed_in_parts_give_the_same_numbers(monkeypatch):
-    model = model_of("gpt2")
-    whole = probe.patch(model, A, against=B, at="bank", metric=own_metric)
-    monkeypatch.setattr(patching, "LOGITS", 1)
-    pd.testing.assert_frame_equal(
-        probe.patch(model, A, against=B, at="bank", metric=own_metric), whole, rtol=0, atol=1e-12
-    )
-
-
 def test_exchanging_the_texts_exchanges_denoise_and_noise_and_a_position_equals_its_word():
     model = model_of("gpt2")
     a_to_b = probe.patch(model, A, against=B, at="bank", metric=TOKENS)
@@ -262,253 +248,52 @@ def test_the_hooks_of_a_swap_have_the_effect_in_transformer_lens_that_patch_repo
         assert torch.equal(model.bridge(ids)[0, at], plain)
 
 
-def test_hooks_of_a_swap_refuse_a_run_of_another_length(tiny):
-    hooks = probe.patch_hooks(
-        tiny, "The river bank", against="The loan bank", at="bank", heads=[(0, 1)]
-    )
-    longer = torch.tensor([probe.tokenize(tiny, "The old river bank").ids])
-    with pytest.raises(InputError) as refused:
-        tiny.bridge.run_with_hooks(longer, fwd_hooks=hooks)
-    assert str(refused.value) == (
-        "Cannot swap heads in a run of 5 tokens: the hooks were made for the 4 tokens of 'The loan "
-        "bank'. Run these, or make hooks for the other text."
-    )
+REFUSED = [
+    ({"at": 1.5}, "Cannot find 1.5 in .*: expected one word, or one position as a whole number"),
+    ({"at": "shore"}, "Cannot find 'shore' in .*: it occurs nowhere"),
+    ({"at": 99}, "Cannot find token 99"),
+    ({"at": "mole"}, "Cannot patch 'mole' in pair 0: its texts are the same up to this token"),
+    ({"read": 1}, "gpt2 reads left to right, so nothing moves there"),
+    ({"depth": 1.5}, "Cannot patch up to depth 1.5: the model has 2 blocks"),
+    ({"depth": 1, "metric": TOKENS}, "Cannot read the logits of gpt2 after 1 blocks"),
+    ({"parts": "neurons"}, "Cannot patch parts = 'neurons': expected one of 'heads', 'mlp'"),
+    ({"parts": "positions", "against": LONGER}, "Cannot patch every position of pair 0"),
+    ({"against": [B]}, "Cannot patch pairs of texts: got one text and 1 text"),
+    ({"against": 5}, "Cannot patch pairs of texts: got one text and int"),
+    ({"metric": (17, 17)}, "its two tokens are the same"),
+    ({"metric": (1.5, 17)}, "Cannot read the logit of a token: got 1.5"),
+    ({"metric": (" bank", " mortgage")}, "Cannot read the logit of ' mortgage': gpt2 cuts it into"),
+    ({"metric": (5, 6, 7)}, "expected None, a pair of next tokens"),
+    ({"metric": [None, None]}, "Cannot patch 1 pairs of texts with 2 metrics"),
+    ({"metric": lambda logits: logits}, "it returned a tensor of shape .2, 400."),
+    ({"metric": lambda logits: 0.5}, "it returned a float for logits of shape .2, 400."),
+    ({"metric": lambda logits: logits[..., 5] > 0}, "it returned bool numbers"),
+    ({"metric": lambda logits: logits[..., 5] / 0}, "it returned NaN or an infinite number"),
+]
 
 
-def test_texts_without_an_order_are_refused_as_pairs(tiny):
-    with pytest.raises(
-        InputError, match="^Cannot patch pairs of texts: got set and set, expected two texts"
-    ):
-        probe.patch(tiny, {"The river bank"}, against={"The loan bank"}, at="bank")
-
-
-def test_hooks_of_all_heads_give_the_run_of_the_other_text():
-    model = model_of("gpt2")
-    everything = [(layer, head) for layer in range(LAYERS) for head in range(4)]
-    hooks = probe.patch_hooks(model, A, against=B, at="bank", heads=everything)
-    assert [name for name, _ in hooks] == [f"blocks.{layer}.attn.hook_z" for layer in range(LAYERS)]
-    # An iterator can be read only once.
-    from_iterator = probe.patch_hooks(model, A, against=B, at="bank", heads=iter(everything))
-    assert len(from_iterator) == len(hooks)
-    # The word and its position are equal in both texts, so the heads carry every difference.
-    text_a, text_b = (torch.tensor([tokenize(model, text).ids]) for text in (A, B))
-    at = position(model, A, "bank")
-    with torch.inference_mode():
-        patched = model.bridge.run_with_hooks(text_b, fwd_hooks=hooks)[0, at]
-        torch.testing.assert_close(patched, model.bridge(text_a)[0, at], rtol=0, atol=1e-10)
-
-
-SEVERAL = (
-    "Cannot read the logit of ' mortgage': gpt2 cuts it into {count} tokens ({pieces}), expected one "
-    'that it knows. Give a single token as it appears inside a sentence, such as " water", or its '
-    "id."
-)
-SHAPED = (
-    "Cannot use the metric: it returned {returned} for logits of shape (2, 400), expected a tensor "
-    "with one number for each row, (2,). Compute it along the last axis, as in lambda logits: "
-    "logits[..., 5] - logits[..., 7]."
-)
-NO_POSITION = (
-    "Cannot find {given} in 'The mole dug under the river bank after the flood': expected one word, "
-    "or one position as a whole number. Give one, the same for every text."
-)
-NO_NUMBER = (
-    "Cannot use the metric: it returned {returned}. Return a logit, a log-probability or a "
-    "difference of these."
-)
-NOT_FINITE = NO_NUMBER.format(returned="NaN or an infinite number, expected finite numbers")
-REFUSED = {
-    "a fraction": ({"at": 1.5}, NO_POSITION.format(given="1.5")),
-    "no position": ({"at": None}, NO_POSITION.format(given="None")),
-    "words": ({"at": ["bank", "shore"]}, NO_POSITION.format(given="['bank', 'shore']")),
-    "a tuple": ({"at": ("bank",)}, NO_POSITION.format(given="('bank',)")),
-    "true": ({"at": "bank", "read": True}, NO_POSITION.format(given="True")),
-    "one token twice": (
-        {"metric": (17, 17)},
-        (
-            "Cannot patch with the metric (17, 17): its two tokens are the same, and the difference "
-            "of their logits is always 0. Give two different tokens."
-        ),
-    ),
-    "not an id": (
-        {"metric": (1.5, 17)},
-        (
-            "Cannot read the logit of a token: got 1.5, expected a token as it appears inside a sentence, or "
-            'its id. Give " water" or an id, or two of these as a tuple.'
-        ),
-    ),
-    "boolean": (
-        {"metric": lambda logits: logits[..., 5] > 0},
-        NO_NUMBER.format(returned="bool numbers, expected real numbers"),
-    ),
-    "NaN": ({"metric": lambda logits: logits[..., 5] * float("nan")}, NOT_FINITE),
-    "infinite": ({"metric": lambda logits: logits[..., 5] / 0}, NOT_FINITE),
-    "half a depth": (
-        {"depth": 1.5},
-        "Cannot patch up to depth 1.5: the model has 2 blocks. Give a whole number from 1 to 2.",
-    ),
-    "word": (
-        {"at": "shore"},
-        (
-            "Cannot find 'shore' in 'The mole dug under the river bank after the flood': it "
-            "occurs nowhere. Give a word of the text."
-        ),
-    ),
-    "position": (
-        {"at": 99},
-        (
-            f"Cannot find token 99 of {A!r}: it has {{n}} tokens. Give a word, or a position from "
-            "-{n} to {last}."
-        ),
-    ),
-    "read": (
-        {"at": "bank", "read": 1},
-        (
-            f"Cannot patch token {{at}} and read token 1 of {A!r}: gpt2 reads left to right, so "
-            "nothing moves there. Read at the token that is swapped, or after it."
-        ),
-    ),
-    "same": (
-        {"at": "mole"},
-        (
-            "Cannot patch 'mole' in pair 0: its texts are the same up to this token, and no swap "
-            "changes anything. Swap at a token after their first difference."
-        ),
-    ),
-    "depth": (
-        {"depth": 99},
-        "Cannot patch up to depth 99: the model has 2 blocks. Give a whole number from 1 to 2.",
-    ),
-    "logits": (
-        {"depth": 1, "metric": TOKENS},
-        (
-            "Cannot read the logits of gpt2 after 1 blocks: they are computed after the last of 2. "
-            "Omit the depth, or the metric."
-        ),
-    ),
-    "parts": (
-        {"parts": "neurons"},
-        (
-            "Cannot patch parts = 'neurons': expected one of 'heads', 'mlp', 'stream', 'positions'. "
-            "Give one of these."
-        ),
-    ),
-    "id": (
-        {"metric": (5, 400)},
-        "Cannot read the logit of token 400: gpt2 has 400 tokens. Give an id from 0 to 399.",
-    ),
-    "metric": (
-        {"metric": (5, 6, 7)},
-        (
-            "Cannot patch with the metric (5, 6, 7): expected None, a pair of next tokens such as "
-            '(" water", " loan"), or a function of the logits. Give one of these.'
-        ),
-    ),
-    "metrics": (
-        {"metric": [None, None]},
-        (
-            "Cannot patch 1 pairs of texts with 2 metrics: expected one for all pairs, or one for each "
-            "pair. Give as many metrics as pairs."
-        ),
-    ),
-    "whole logits": (
-        {"metric": lambda logits: logits},
-        SHAPED.format(returned="a tensor of shape (2, 400)"),
-    ),
-    "one number": (
-        {"metric": lambda logits: logits.mean()},
-        SHAPED.format(returned="a tensor of shape ()"),
-    ),
-    "not a tensor": ({"metric": lambda logits: 0.5}, SHAPED.format(returned="a float")),
-}
-
-
-@pytest.mark.parametrize(("options", "message"), REFUSED.values(), ids=REFUSED)
+@pytest.mark.parametrize(("options", "message"), REFUSED, ids=[message for _, message in REFUSED])
 def test_input_that_cannot_be_patched_is_refused(options, message):
+    with pytest.raises(InputError, match=message):
+        probe.patch(model_of("gpt2"), A, **({"against": B, "at": "bank"} | options))
+
+
+@pytest.mark.parametrize("heads", ["L0H1", (0, 1), [("a", 1)], [(0, 1, 2)], None, [(0.5, 1)], []])
+def test_hooks_need_a_list_of_heads_that_the_model_has_and_a_run_of_the_other_text(heads):
     model = model_of("gpt2")
-    tokens = tokenize(model, A)
-    with pytest.raises(InputError) as caught:
-        probe.patch(model, A, against=B, **({"at": "bank"} | options))
-    facts = {"n": len(tokens), "last": len(tokens) - 1, "at": position(model, A, "bank")}
-    assert str(caught.value) == (message.format(**facts) if "{" in message else message)
+    with pytest.raises(InputError, match=r"expected a list of \(layer, head\)"):
+        probe.patch_hooks(model, A, against=B, at="bank", heads=heads)
+    with pytest.raises(InputError, match="Cannot hook L2H0 of gpt2: it has 2 layers of 4 heads"):
+        probe.patch_hooks(model, A, against=B, at="bank", heads=[(2, 0)])
+    hooks = probe.patch_hooks(model, A, against=B, at="bank", heads=[(0, 1)])
+    with pytest.raises(InputError, match="the hooks were made for the"):
+        model.bridge.run_with_hooks(torch.tensor([tokenize(model, LONGER).ids]), fwd_hooks=hooks)
 
 
-def test_texts_that_do_not_form_pairs_are_refused():
-    model = model_of("gpt2")
-    sizes = [position(model, text, "bank") + 1 for text in (A, LONGER)]
-    with pytest.raises(InputError) as caught:
-        probe.patch(model, A, against=LONGER, at="bank", parts="positions")
-    assert str(caught.value) == (
-        f"Cannot patch every position of pair 0: got {sizes[0]} and {sizes[1]} tokens, read at "
-        f"{sizes[0] - 1} and {sizes[1] - 1}, expected equal numbers. Write texts of equal length, or "
-        'patch parts="heads", "mlp" or "stream".'
-    )
-    for a, b, got in (
-        (A, [B], "one text and 1 text"),
-        ([A], [B, B], "1 text and 2 texts"),
-        (None, None, "NoneType and NoneType"),
-        (A, 5, "one text and int"),
-        (A.encode(), B, "bytes and one text"),
-        ([], [], "0 texts and 0 texts"),
-    ):
-        with pytest.raises(InputError) as caught:
-            probe.patch(model, a, against=b, at="bank")
-        assert str(caught.value) == (
-            f"Cannot patch pairs of texts: got {got}, expected two texts, or two lists of the same "
-            "length, at least 1. Give each text a partner."
-        )
-    columns = pd.DataFrame({"a": [A], "b": [B]})
-    of_columns = probe.patch(model, columns["a"], against=columns["b"].to_numpy(), at="bank")
-    pd.testing.assert_frame_equal(of_columns, probe.patch(model, [A], against=[B], at="bank"))
-    with pytest.raises(InputError) as caught:
-        probe.patch_hooks(model, A, against=B, at="bank", heads=[(0, 1), (2, 0)])
-    assert str(caught.value) == (
-        "Cannot hook L2H0 of gpt2: it has 2 layers of 4 heads. Give (layer, head) of one of them."
-    )
-
-
-@pytest.mark.parametrize(
-    "heads", ["L0H1", (0, 1), ("a", 1), [("a", 1)], [(0, 1, 2)], None, [(0.5, 1)], []]
-)
-def test_heads_that_are_not_pairs_of_numbers_are_refused(heads):
-    with pytest.raises(InputError) as caught:
-        probe.patch_hooks(model_of("gpt2"), A, against=B, at="bank", heads=heads)
-    assert str(caught.value) == (
-        f"Cannot hook heads of gpt2: got {heads!r}, expected a list of (layer, head). Give "
-        "[(0, 1), (2, 3)], say."
-    )
-
-
-def test_positions_and_ids_may_be_numpy_numbers():
-    model = model_of("gpt2")
-    at = position(model, A, "bank")
-    plain = probe.patch(model, A, against=B, at=at, metric=TOKENS)
-    options = {"at": np.int64(at), "metric": tuple(np.array(TOKENS)), "depth": np.int64(2)}
-    pd.testing.assert_frame_equal(probe.patch(model, A, against=B, **options), plain)
-
-
-def test_words_of_several_tokens_and_models_without_logits_are_refused(tmp_path):
-    model = model_of("gpt2")
-    pieces = model.tokenizer.tokenize(" mortgage")
-    assert len(pieces) > 1
-    with pytest.raises(InputError) as caught:
-        probe.patch(model, A, against=B, at="bank", metric=(" bank", " mortgage"))
-    message = SEVERAL.format(count=len(pieces), pieces=", ".join(map(repr, pieces)))
-    assert str(caught.value) == message
-    by_name = probe.patch(model, A, against=B, at="bank", metric=(" bank", " river"))
-    ids = tuple(model.tokenizer(piece)["input_ids"][0] for piece in (" bank", " river"))
-    pd.testing.assert_frame_equal(by_name, probe.patch(model, A, against=B, at="bank", metric=ids))
-
+def test_a_model_without_logits_is_read_along_the_coordinate_only(tmp_path):
     headless = load(make_family(tmp_path / "bert", "bert", architecture="BertModel"))
-    assert not headless.config.has_lm_head
-    for metric in (TOKENS, own_metric):
-        with pytest.raises(UnsupportedModel) as unsupported:
-            probe.patch(headless, A, against=B, at="bank", metric=metric)
-        assert str(unsupported.value) == (
-            f"Cannot read the logits of {headless.name}: its checkpoint has no language-model head. "
-            "Load a checkpoint with one, or omit the metric to read the coordinate between the two "
-            "texts."
-        )
+    with pytest.raises(UnsupportedModel, match="its checkpoint has no language-model head"):
+        probe.patch(headless, A, against=B, at="bank", metric=TOKENS)
     assert len(probe.patch(headless, A, against=B, at="bank")) == LAYERS * 4
 
 
@@ -580,22 +365,10 @@ def test_pairs_with_equal_tokens_up_to_the_word_are_merged(tiny):
     assert both_ways["pair"].nunique() == 3 and both_ways.attrs["merged"] == 0
 
 
-def test_a_sign_flip_test_of_three_pairs_is_refused():
-    with pytest.raises(InputError, match="got 3 pairs, expected at least 4"):
-        probe.sign_flip_test(np.ones((3, 2)), ["a", "b", "c"])
-
-
-def test_a_single_pair_has_no_gap_between_meanings(tiny):
-    """Two cues of one sense have a gap of 1 as well, and heads that move the word along it."""
-    same = probe.patch(tiny, "The river bank", against="The muddy bank", at="bank")
-    different = probe.patch(tiny, "The river bank", against="The savings bank", at="bank")
-    for frame in (same, different):
-        np.testing.assert_allclose(frame["gap"], 1, atol=1e-6)
-    assert same["swap"].max() > 0.5
-    own = "between two texts, whether or not the word means the same in them"
-    assert same.attrs["gap"] == different.attrs["gap"] == own
-    pairs = [f"The {cue} bank" for cue in ("river", "muddy", "flooded", "mossy")]
-    partners = [f"The {cue} bank" for cue in ("savings", "central", "national", "private")]
-    several = probe.patch(tiny, pairs, against=partners, at="bank")
-    along_others = "between two texts, along the mean difference of the other pairs"
-    assert several.attrs["gap"] == along_others
+def test_logits_that_are_computed_in_parts_give_the_same_numbers(monkeypatch):
+    model = model_of("gpt2")
+    whole = probe.patch(model, A, against=B, at="bank", metric=own_metric)
+    monkeypatch.setattr(patching, "LOGITS", 1)
+    pd.testing.assert_frame_equal(
+        probe.patch(model, A, against=B, at="bank", metric=own_metric), whole, rtol=0, atol=1e-12
+    )

@@ -60,7 +60,6 @@ LONGEST = (
     "package/test_cli.py",
     "model/test_check.py",
     "pages/test_report.py",
-    "studies/test_experiments.py",
     "package/test_examples.py",
     "walk/test_explorer.py",
     "walk/test_walk.py",
@@ -224,6 +223,7 @@ def embedded_once(monkeypatch: pytest.MonkeyPatch) -> None:
     from probe.model import load
     from probe.model.find import EMBEDDED
 
+    # Private, because every way to load a model by its name passes here, and nothing public does.
     from_name = load._from_name
 
     def once(source: object, **options: object) -> "Model":

@@ -33,6 +33,7 @@ from .results.evaluation import Evaluation as Evaluation
 from .studies.cues import cues as cues
 from .results.cues import Cues as Cues
 from .studies.decompose import decompose as decompose
+from .experiments.profiles import profiles as profiles
 from .studies.attribution import qk_attribution as qk_attribution
 from .studies.attribution import qk_interventions as qk_interventions
 from .studies.attribution import ov_attribution as ov_attribution

@@ -314,8 +314,8 @@ def in_general(profiles: pd.DataFrame) -> pd.DataFrame:
     columns = ["first", "previous", "induction"]
     rows = of_heads[columns].first()
     lines = [
-        f"first token {percent(first)}, previous {percent(previous)}, induction {percent(induction)}"
-        for first, previous, induction in rows[columns].to_numpy(float)
+        f"first token {percent(first)}, previous {percent(before)}, induction {percent(again)}"
+        for first, before, again in rows[columns].to_numpy(float)
     ]
     return rows[keys].assign(in_general=lines)
 

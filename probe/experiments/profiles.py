@@ -85,8 +85,8 @@ KINDS = (
 )
 MEASURES = ("previous", "next", "first", "itself", "induction", "duplicate", "entropy", "distance")
 CUE_SHARES = ("cue_share", "even_share")
-# The columns of events: (how they were chosen, what is largest there).
-LONGEST, ALONG = "length", "axis"
+# How a sentence is chosen: for the length of the write, or for its part along the axis.
+LENGTH, ALONG = "length", "axis"
 # Words that say nothing by themselves. All other words of a sentence are content words.
 FUNCTION_WORDS = frozenset(
     WORD.findall(
@@ -148,12 +148,12 @@ def natural_texts(model: Model) -> list[Text]:
         for number, frame in enumerate(spread):
             # Sentences of different senses alternate, and so another step than 1 or 2.
             of_frame = frames[frame]
-            text = _natural_text(model, of_frame[(3 * number) % len(of_frame)])
+            text = natural_text(model, of_frame[(3 * number) % len(of_frame)])
             texts += [] if text is None else [text]
     return texts
 
 
-def _natural_text(model: Model, sentence: Sentence) -> Text | None:
+def natural_text(model: Model, sentence: Sentence) -> Text | None:
     """A sentence with its word and cue; None if it is too long for the model."""
     try:
         tokens = tokens_of(model, sentence.text)
@@ -187,7 +187,8 @@ def random_texts(model: Model, *, seed: int) -> RandomTexts:
     inside = [pos for pos, (start, end) in enumerate(tokens.spans) if start < end]
     before, after = tokens.ids[: inside[0]], tokens.ids[inside[-1] + 1 :]
     size = min(len(model.tokenizer), model.config.d_vocab)
-    special = {*model.tokenizer.all_special_ids, *model.tokenizer.added_tokens_decoder}
+    special = {*before, *after, *model.tokenizer.all_special_ids}
+    special |= {*model.tokenizer.added_tokens_decoder}
     ordinary = [token for token in range(size) if token not in special]
     room = (model.config.n_ctx - len(before) - len(after)) // 2
     period = min(PERIOD, room, len(ordinary))
@@ -462,13 +463,13 @@ def events(
 
     Special tokens and positions that see few tokens do not count.
     """
-    for chosen in (LONGEST, ALONG):
+    for chosen in (LENGTH, ALONG):
         sizes = []
         for number, text in enumerate(texts):
             of_text = of_texts[number]
             assert text.tokens is not None
             is_special = torch.tensor([start == end for start, end in text.tokens.spans])
-            size = of_text.length if chosen == LONGEST else of_text.along.abs()
+            size = of_text.length if chosen == LENGTH else of_text.along.abs()
             left_out = is_special | of_text.length.isnan()
             sizes.append(size.double().masked_fill(left_out, -1.0).numpy())
         largest = np.array([size.max() for size in sizes])

@@ -152,7 +152,8 @@ def summary(name: str) -> pd.DataFrame:
     of_others = pd.DataFrame([others.median(), others.quantile(LOW), others.quantile(HIGH)])
     of_others.insert(0, "role", ["others, median", "others, 10 %", "others, 90 %"])
     p = pd.DataFrame([dict(zip(MEASURES, p_of_means(heads, is_resolver), strict=True))])
-    rows = [of_resolvers.assign(role="resolver"), of_others, p.assign(role="p")]
+    rows = [of_resolvers.assign(role="resolver"), of_others]
+    rows += [p.assign(role="p"), p.assign(role="p, corrected")]
     return pd.concat(rows).assign(model=name)
 
 
@@ -165,22 +166,24 @@ if target.exists():
 order = {name: number for number, name in enumerate([*STUDIED, *SURVEYED, *sources])}
 table = table.sort_values("model", key=lambda names: names.map(order), kind="stable")
 table = table.astype({"layer": "Int64", "head": "Int64"}).reset_index(drop=True)
-table.round(3)
 
 
 # %%
-def corrected(p: pd.DataFrame) -> pd.DataFrame:
-    """The same p after Holm's correction for all of them."""
-    values = p.to_numpy().ravel()
+def corrected(p: np.ndarray) -> np.ndarray:
+    """The same p after Holm's correction for all of them; those that are missing stay so."""
+    values = p.flatten()
     known = np.flatnonzero(~np.isnan(values))
     rising = known[values[known].argsort(kind="stable")]
     factors = np.arange(len(rising), 0, -1)
     values[rising] = np.minimum(np.maximum.accumulate(values[rising] * factors), 1)
-    return pd.DataFrame(values.reshape(p.shape), p.index, p.columns)
+    return values.reshape(p.shape)
 
 
-p = table[table["role"] == "p"].set_index("model")[[*MEASURES]]
-corrected(p).round(4)
+p_rows = table["role"] == "p"
+table.loc[table["role"] == "p, corrected", [*MEASURES]] = corrected(
+    table.loc[p_rows, [*MEASURES]].to_numpy()
+)
+table.round(3)
 
 # %% [markdown]
 # ## The picture
@@ -197,8 +200,10 @@ others = rows[rows["role"].str.startswith("others")].pivot_table(
 others = others.rename(
     columns={"others, 10 %": "low", "others, median": "middle", "others, 90 %": "high"}
 )
+in_order = {name: number for number, name in enumerate(MEASURES.values())}
+others = others.reset_index().sort_values("row", key=lambda names: names.map(in_order))
 picture = drawing.strips(
-    others.reset_index(),
+    others.sort_values("panel", key=lambda names: names.map(order), kind="stable"),
     rows[rows["role"] == "resolver"],
     "mean attention (entropy: share of its maximum)",
     size="effect",

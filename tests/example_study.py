@@ -24,6 +24,7 @@ from example_evidence import (
     random_sets,
     separation_controls,
 )
+from example_profiles import directions, elsewhere, profiles
 
 from probe.experiments import cue_sample
 from probe.experiments.heads import ATTENTION, RANKS, SWAP_COLUMNS
@@ -96,6 +97,9 @@ def _frames(texts: tuple[str, ...], apart: bool) -> dict[str, pd.DataFrame]:
     frames |= cue_attributions(word_heads, SENSES)
     frames |= {name: of_experiment(table, []) for name, table in cue_sample.TABLES.items()}
     frames["decomposition"] = decomposition(frames["readings"])
+    frames["profiles"] = profiles(word_heads, rng)
+    frames["elsewhere"] = elsewhere(frames["readings"])
+    frames["directions"] = directions(frames["readings"], TOKENS)
     return frames
 
 

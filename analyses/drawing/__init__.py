@@ -251,20 +251,19 @@ def compared(
 def strips(lines: pd.DataFrame, dots: pd.DataFrame, title: str, *, size: str) -> Any:
     """A panel for each `panel`, and in it, for each `row`, a line with a tick and dots.
 
-    lines: `panel`, `row`, `low`, `middle`, `high`: the ends of a line and its tick, all shares
+    lines: `panel`, `row`, `low`, `middle`, `high`: the ends of a line and its tick, all shares, in
+        the order of the panels and rows
     dots: `panel`, `row`, `value`, and the column `size`, which their area shows
     title: of the axis
     """
     names = lines["panel"].drop_duplicates().tolist()
-    order = lines["row"].drop_duplicates().tolist()
     area = alt.Size(f"{size}:Q", scale=alt.Scale(range=[15, 110]), legend=None)
     scale = alt.Scale(domain=[0, 1], nice=False)
     panels = []
     for name in names:
         of_panel, its_dots = (frame[frame["panel"] == name] for frame in (lines, dots))
         labels = bare_axis(grid=False, labelColor=INK, labelLimit=150, minExtent=120)
-        in_panel = [row for row in order if row in set(of_panel["row"])]
-        y = alt.Y("row:N", title=None, sort=in_panel, axis=labels)
+        y = alt.Y("row:N", title=None, sort=of_panel["row"].tolist(), axis=labels)
         is_last = name == names[-1]
         axis = share_axis(labels=is_last, ticks=is_last)
         x = alt.X("low:Q", title=title if is_last else None, scale=scale, axis=axis)
@@ -278,7 +277,7 @@ def strips(lines: pd.DataFrame, dots: pd.DataFrame, title: str, *, size: str) ->
         panels.append(picture.properties(width=BARS, height={"step": 18}, title=heading(str(name))))
     return finish(
         alt.vconcat(*panels, spacing=12).resolve_scale(size="shared"),
-        f"Dots on lines from 10 to 90 %, for {', '.join(map(str, names))}: {', '.join(order)}.",
+        f"Dots on lines, for {', '.join(map(str, names))}: {', '.join(lines['row'].unique())}.",
     )
 
 

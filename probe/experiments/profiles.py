@@ -705,14 +705,19 @@ TABLES = {
 }
 
 
-def kinds_in_general(of_head: pd.DataFrame) -> list[tuple[str, float, str]]:
+def kinds_in_general(of_head: pd.DataFrame) -> list[tuple[str, float, str, float]]:
     """What a head is in general: each kind with its article, the share of attention that says so,
-    and the texts. Empty for most heads.
+    the texts, and the limit of the share. Empty for most heads.
 
     of_head: the rows of one head in the table `profiles`
     """
     shares = [
-        (kind, float(of_head.loc[of_head["texts"] == texts, column].iloc[0]), in_texts)
+        (
+            kind,
+            float(of_head.loc[of_head["texts"] == texts, column].iloc[0]),
+            in_texts,
+            NAMED_FROM,
+        )
         for kind, column, texts, in_texts in KINDS
     ]
     return [each for each in shares if each[1] >= NAMED_FROM]

@@ -31,6 +31,7 @@ SCRIPTS = sorted((ROOT / "analyses").glob("*.py"))
 # Other tests run these: they need GPT-2 small or SmolLM2, or their times differ.
 APART = (
     *("a_word_in_motion", "ioi", "speed", "why_it_attends"),
+    "what_the_heads_do_elsewhere",
     *("cost_of_shortcuts", "which_shortcut_finds_the_heads"),
 )
 RUN_HERE = [script for script in SCRIPTS if script.stem not in APART]

@@ -2,7 +2,10 @@
 its definition, and TransformerLens' detector agrees.
 """
 
+import html
+import json
 import math
+import re
 from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -10,6 +13,7 @@ from tempfile import TemporaryDirectory
 import numpy as np
 import pytest
 import torch
+from example_study import make_study, of_bank
 from families import each_family, family_model
 from handmade import random_model, write_checkpoint
 from packaged import need_smollm2
@@ -20,11 +24,14 @@ from transformer_lens import head_detector
 from transformers import GPT2Config, PreTrainedTokenizerFast
 
 import probe
+from probe import charts
+from probe.charts.heads import in_general
 from probe.experiments import profiles as room
 from probe.model import attention, blocks, hooks, qk
 from probe.model.load import load
 from probe.pages.folder import REPORT
 from probe.stats.axes import Axis
+from probe.stats.numbers import percent
 
 # --- heads built by hand --------------------------------------------------------------------------
 
@@ -400,13 +407,60 @@ def test_a_kind_is_named_from_half_of_the_attention_on():
     frame = probe.profiles(built())
     names = {}
     for (layer, head), rows in frame.groupby(["layer", "head"]):
-        names[layer, head] = [kind for kind, _, _ in room.kinds_in_general(rows)]
+        names[layer, head] = [kind for kind, *_ in room.kinds_in_general(rows)]
     assert names == {
         **{(layer, head): [] for layer in range(2) for head in range(HEADS)},
         (0, 0): ["a previous-token"],
         (0, 1): ["a duplicate-token"],
         (1, 0): ["an induction"],
     }
+
+
+def card_of(page, name):
+    """The text of the card of a head of the first word."""
+    card = page.partition(f'id="head-0-{name}"')[2].partition("</dialog>")[0]
+    return " ".join(html.unescape(re.sub("<[^>]+>", " ", card)).split(" ")).replace("\n", " ")
+
+
+def test_the_sentences_of_a_card_name_kinds_and_the_share_of_the_cue(tmp_path):
+    study = of_bank(make_study())
+    probe.write(study, tmp_path)
+    page = re.sub(r"</?(b|bdi|button|span)\b[^>]*>", "", (tmp_path / REPORT).read_text("utf-8"))
+    card = card_of(page, "L0H2")
+    for kind, share, texts in (
+        ("a previous-token", 0.61, "natural sentences"),
+        ("an induction", 0.72, "repeated random tokens"),
+    ):
+        assert (
+            f"L0H2 is {kind} head in general: {percent(share)} of its attention in {texts} goes "
+            f"there (limit: {percent(0.5)})."
+        ) in card
+    assert card.count("head in general") == 2
+    bank = study.profiles[study.profiles["word"] == "bank"]
+    row = of_head(bank, (0, 2), "natural")
+    layer = bank[(bank["texts"] == "natural") & (bank["layer"] == 0)]
+    assert (
+        f"{percent(row['cue_share'])} goes to the cue. Divided evenly, it would be "
+        f"{percent(row['even_share'])}; the median head of layer 0 gives the cue "
+        f"{percent(layer['cue_share'].median())}."
+    ) in card
+    assert f"first token  {percent(row['first'])} ({percent(layer['first'].median())})" in card
+
+
+def test_the_tooltip_of_the_map_has_a_line_on_every_head():
+    study = make_study()
+    lines = in_general(study.profiles)
+    assert len(lines) == len(study.word_heads)
+    row = of_head(study.profiles[study.profiles["word"] == "mole"], (0, 2), "natural")
+    [line] = lines.query("word == 'mole' and layer == 0 and head == 2")["in_general"]
+    assert line == (
+        f"first token {percent(row['first'])}, previous {percent(row['previous'])}, "
+        f"induction {percent(0.72)}"
+    )
+    chart = charts.head_map(study.word_heads, "bank", profiles=study.profiles)
+    spec = json.dumps(chart.to_dict(), ensure_ascii=False)
+    assert f"induction {percent(0.72)}" in spec and '"in general"' in spec
+    assert "in general" not in json.dumps(charts.head_map(study.word_heads, "bank").to_dict())
 
 
 @pytest.mark.slow

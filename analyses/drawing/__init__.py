@@ -257,7 +257,7 @@ def strips(lines: pd.DataFrame, dots: pd.DataFrame, title: str, *, size: str) ->
     title: of the axis
     """
     names = lines["panel"].drop_duplicates().tolist()
-    area = alt.Size(f"{size}:Q", scale=alt.Scale(range=[15, 110]), legend=None)
+    area = alt.Size(f"{size}:Q", scale=alt.Scale(range=[15, 80]), legend=None)
     scale = alt.Scale(domain=[0, 1], nice=False)
     panels = []
     for name in names:
@@ -269,12 +269,14 @@ def strips(lines: pd.DataFrame, dots: pd.DataFrame, title: str, *, size: str) ->
         x = alt.X("low:Q", title=title if is_last else None, scale=scale, axis=axis)
         base = alt.Chart(of_panel).encode(y=y)
         spans = base.mark_rule(color=LINE, strokeWidth=7).encode(x=x, x2="high:Q")
-        ticks = base.mark_tick(color=MUTED, thickness=2, size=12).encode(x=alt.X("middle:Q"))
-        marks = alt.Chart(its_dots).mark_point(filled=True, color=WITH, opacity=0.7)
+        ticks = base.mark_tick(color=MUTED, thickness=2, size=12, opacity=1).encode(
+            x=alt.X("middle:Q")
+        )
+        marks = alt.Chart(its_dots).mark_point(filled=True, color=WITH, opacity=1)
         tip = tips("layer:Q", "head:Q", "value:Q | | .1%")
         marks = marks.encode(y=y, x=alt.X("value:Q"), size=area, tooltip=tip)
         picture = alt.layer(spans, ticks, marks)
-        panels.append(picture.properties(width=BARS, height={"step": 18}, title=heading(str(name))))
+        panels.append(picture.properties(width=BARS, height={"step": 16}, title=heading(str(name))))
     return finish(
         alt.vconcat(*panels, spacing=12).resolve_scale(size="shared"),
         f"Dots on lines, for {', '.join(map(str, names))}: {', '.join(lines['row'].unique())}.",

@@ -29,7 +29,7 @@
 # or GGUF files. After a model may follow "=" and a table `word_heads.csv` that names its resolvers; without one, the script studies the words.
 # Models that are not listed keep their rows. Writes into `reports/real` below the current folder, or into the folder that `PROBE_OUT` names.
 #
-# Shown: What resolvers (dots, larger for a larger effect) do in general, next to the other heads of their layers (line: 10 to 90 %, tick: median). None is a previous-token, induction or duplicate-token head. In SmolLM2 they give cues, of all words of the lexicon, more of their attention to content words than other heads do; in MiniLM and Gemma 3 270M this is not significant.
+# Shown: What resolvers (dots, larger for a larger effect) do in general, next to the other heads of their layers (line: 10 to 90 %, tick: median). None is a previous-token, induction or duplicate-token head. In SmolLM2 they give cues, of all words of the lexicon, more of their attention to content words than other heads do; in MiniLM (p = .054, limit .05) and Gemma 3 270M this is not significant.
 
 # %%
 import os

@@ -303,6 +303,14 @@ def test_every_family_has_a_profile_or_that_of_its_encoder(kind):
     assert repeated[["induction", "duplicate"]].notna().all(axis=None)
 
 
+def test_layers_of_a_hybrid_without_heads_have_no_profile():
+    model = family_model("lfm2")
+    has_heads = room.stack_of(model).has_heads
+    assert not has_heads.all()
+    frame = probe.profiles(model)
+    assert sorted(frame["layer"].unique()) == has_heads.nonzero().flatten().tolist()
+
+
 def test_a_profile_follows_the_model_and_not_its_name():
     first = probe.profiles(random_model(seed=5))
     second = probe.profiles(random_model(seed=6))

@@ -57,6 +57,7 @@ golden: $(READY)
 # Store what the commands write now, and print what has changed.
 golden-update: $(READY)
 	$(GOLDEN) --update $(CASES)
+	OMP_NUM_THREADS=1 $(BIN)/python tests/stored_study.py
 
 # FRESH, made again with `make real`, compared with the tables of reports/real in the last commit.
 FRESH ?= reports/real

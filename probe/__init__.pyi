@@ -29,9 +29,10 @@ from .studies.study import Study as Study
 from .studies.survey import survey as survey
 from .studies.survey import Survey as Survey
 from .studies.evaluation import evaluate as evaluate
-from .results.evaluation import Evaluation as Evaluation
+from .studies.evaluation import Evaluation as Evaluation
 from .studies.cues import cues as cues
-from .results.cues import Cues as Cues
+from .studies.cues import Cues as Cues
+from .studies.delta_e import delta_e as delta_e
 from .studies.decompose import decompose as decompose
 from .experiments.profiles import profiles as profiles
 from .studies.attribution import qk_attribution as qk_attribution

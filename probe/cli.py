@@ -211,13 +211,18 @@ def report(
         raise typer.Exit
 
     with progress_bar() as progress:
+        from probe.pages.sections import titles_of
         from probe.pages.write import write
         from probe.studies.study import Study, study
 
         def write_page(result: Study) -> Path:
             if not result.unfinished:
                 progress("writing", 0.98)
-            return write(result, out, command=command(cast("list[str]", result.options["words"])))
+            page = write(result, out, command=command(cast("list[str]", result.options["words"])))
+            if result.unfinished:
+                to_come = "; ".join(titles_of(result.unfinished))
+                typer.echo(f"The answer is in {page}. Still to come: {to_come}.", err=True)
+            return page
 
         loaded = _load(model, device, dtype)
         result = study(
@@ -735,27 +740,27 @@ def cues(
 
 
 @app.command()
-def params(
+def models(
     name: Annotated[
-        str,
+        str | None,
         Argument(
-            metavar="[NAME|MODEL]", help="gpt3 (by formula), or a model, whose tensors are counted."
+            metavar="[NAME|MODEL]",
+            help="Count the parameters of a model, or of gpt3 by formula. By default every model "
+            "that can be loaded is listed.",
         ),
-    ] = DEFAULT_MODEL,
+    ] = None,
     device: DeviceOption = CPU,
     dtype: DtypeOption = SINGLE,
     as_json: JsonOption = False,
 ) -> None:
-    """How many parameters a model has, and where they are."""
-    from probe.model.parameters import PUBLISHED, count_tensors, published
+    """The models that can be loaded; or how many parameters one has, and where they are."""
+    if name is not None:
+        from probe.model.parameters import PUBLISHED, count_tensors, published
 
-    counted = published(name) if name in PUBLISHED else count_tensors(_load(name, device, dtype))
-    print_parameters(counted, as_json=as_json)
-
-
-@app.command()
-def models(as_json: JsonOption = False) -> None:
-    """The models that can be loaded, and those already on this machine."""
+        known = name in PUBLISHED
+        counted = published(name) if known else count_tensors(_load(name, device, dtype))
+        print_parameters(counted, as_json=as_json)
+        return
     from probe.model.find import available
 
     rows = available()

@@ -11,14 +11,14 @@ import os
 import platform
 import secrets
 import shlex
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import cache
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, BinaryIO, Literal
+from typing import Any, Literal
 
 from probe.errors import InputError
 
@@ -201,18 +201,10 @@ def write_atomically(path: str | os.PathLike[str], content: str | bytes) -> Path
     Raises InputError if the file cannot be written.
     """
     raw = content.encode() if isinstance(content, str) else content
-    return write_parts_atomically(path, lambda opened: opened.write(raw))
-
-
-def write_parts_atomically(
-    path: str | os.PathLike[str], write: Callable[[BinaryIO], object]
-) -> Path:
-    """`write_atomically` for content that is never in memory as a whole: `write` writes it into the
-    open file."""
     target = Path(path)
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
-        _write_and_rename(target, write)
+        _write_and_rename(target, raw)
     except OSError as error:
         reason = (error.strerror or str(error)).lower()
         if isinstance(error, FileExistsError | NotADirectoryError):
@@ -221,7 +213,7 @@ def write_parts_atomically(
     return target
 
 
-def _write_and_rename(target: Path, write: Callable[[BinaryIO], object]) -> None:
+def _write_and_rename(target: Path, raw: bytes) -> None:
     """Write under a temporary name that cannot be guessed and must be new, then rename.
 
     The file gets the permissions of any new file, but is never writable for everybody.
@@ -230,7 +222,7 @@ def _write_and_rename(target: Path, write: Callable[[BinaryIO], object]) -> None
     handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o664)
     try:
         with os.fdopen(handle, "wb") as opened:
-            write(opened)
+            opened.write(raw)
             opened.flush()
             os.fsync(opened.fileno())
         os.replace(temporary, target)

@@ -122,9 +122,11 @@ def pictures_of(analysis: Analysis) -> str:
 
 
 def width(picture: Path) -> int:
-    """How wide a picture is shown, in pixels; WIDEST for an SVG and for one not made yet."""
-    if picture.suffix == ".svg" or not picture.exists():
+    """How wide a picture is shown, in pixels; WIDEST for one not made yet."""
+    if not picture.exists():
         return WIDEST
+    if picture.suffix == ".svg":
+        return int(re.findall(r'width="(\d+)"', picture.read_text(encoding="utf-8"))[0])
     return min(WIDEST, int.from_bytes(picture.read_bytes()[16:20], "big") // SCALE)
 
 

@@ -35,7 +35,7 @@ SELDOM = 50_000  # new objects between two collections; the usual 700 cost a ten
 LONGEST = (
     "pages/test_walk_page.py",
     "studies/test_study.py",
-    "inference/test_planted.py",
+    "known_answers/test_planted.py",
     "explorer/test_explore_page.py",
     "pages/test_page.py",
     "golden/test_golden.py",
@@ -44,7 +44,7 @@ LONGEST = (
     "walkthrough/test_walk_families.py",
     "model/test_objects.py",
     "explorer/test_saved.py",
-    "experiments/test_nouns_in_place.py",
+    "experiments/test_nouns.py",
     "studies/test_plan.py",
     "stats/test_chance.py",
     "pages/test_survey_page.py",
@@ -56,7 +56,6 @@ LONGEST = (
     "experiments/test_cues.py",
     "patching/test_edges.py",
     "studies/test_attribution.py",
-    "pages/test_read.py",
     "model/test_gguf.py",
     "package/test_cli.py",
     "model/test_check.py",
@@ -66,21 +65,20 @@ LONGEST = (
     "explorer/test_explorer.py",
     "walkthrough/test_walk.py",
     "analyses/test_shortcuts.py",
-    "results/test_circuit_frames.py",
+    "experiments/test_circuit.py",
     "charts/test_charts.py",
     "model/test_library_modules.py",
     "text/test_fuzz.py",
-    "inference/test_known_answers.py",
+    "known_answers/test_known_answers.py",
     "walkthrough/test_walk_pair.py",
     "package/test_streams.py",
     "studies/test_evaluation.py",
     "experiments/test_store.py",
     "model/test_wrappers.py",
     "model/test_hub.py",
-    "pages/test_sections.py",
     "patching/test_both_ways.py",
-    "experiments/test_patch.py",
-    "inference/test_hostile_models.py",
+    "studies/test_patch.py",
+    "known_answers/test_hostile_models.py",
 )
 
 
@@ -204,13 +202,15 @@ def shared_page(browser):
 
 @pytest.fixture(scope="session")
 def report_page(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The report of the made-up study, in a new folder. Tests do not change it."""
-    from example_study import make_study
+    """The report of the stored study, in a new folder. Tests do not change it."""
+    from stored_study import stored_study
 
     import probe
 
+    # As if it had enough sentences, so that the headline is short.
+    words = stored_study().words.assign(exploratory=False)
     out = tmp_path_factory.mktemp("report") / "new" / "folder"
-    return probe.write(make_study(), out, command="probe report")
+    return probe.write(stored_study(words=words), out, command="probe report")
 
 
 # By name and options; see `embedded_once`.

@@ -8,7 +8,7 @@ SHARES = ("previous", "first", "itself", "entropy", "cue_share", "even_share")
 
 
 def profiles(word_heads: pd.DataFrame, rng: np.random.Generator) -> pd.DataFrame:
-    """A causal model, in which L0H2 is a previous-token and an induction head."""
+    """A causal model, in which L3H2 is a previous-token and an induction head."""
     parts = []
     for texts in ("natural", "repeated"):
         rows = word_heads[["word", "layer", "head"]].assign(texts=texts, next=np.nan)
@@ -21,8 +21,8 @@ def profiles(word_heads: pd.DataFrame, rng: np.random.Generator) -> pd.DataFrame
             rows[["cue_share", "even_share"]] = np.nan
         parts.append(rows)
     frame = pd.concat(parts, ignore_index=True)
-    frame.loc[frame.eval("texts == 'natural' and layer == 0 and head == 2"), "previous"] = 0.61
-    frame.loc[frame.eval("texts == 'repeated' and layer == 0 and head == 2"), "induction"] = 0.72
+    frame.loc[frame.eval("texts == 'natural' and layer == 3 and head == 2"), "previous"] = 0.61
+    frame.loc[frame.eval("texts == 'repeated' and layer == 3 and head == 2"), "induction"] = 0.72
     columns = ["previous", "next", "first", "itself", "induction", "duplicate", "entropy"]
     columns += ["distance", "cue_share", "even_share"]
     return frame[["word", "texts", "layer", "head", *columns]]

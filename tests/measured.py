@@ -1,5 +1,9 @@
 """A word of a test, measured as for a report: one call with only the experiments that the test
-needs."""
+needs.
+
+The steps of a measurement that several files of tests need are imported from here, so that only
+this file names the modules that they are in.
+"""
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import fields, is_dataclass, replace
@@ -9,14 +13,31 @@ import numpy as np
 import pandas as pd
 import xarray as xr
 
-from probe.experiments.material import Material
+from probe.experiments.heads import every_head, swap_every_head
+from probe.experiments.material import Material, prepare
 from probe.experiments.measure import measure
-from probe.experiments.observe import split_senses
+from probe.experiments.observe import observe, split_senses
 from probe.experiments.options import Options
+from probe.experiments.prepare import prepare_pairs
 from probe.experiments.record import WordRecord
 from probe.model.model import Model
 from probe.results.frames import of_experiments
 from probe.studies.study import STUDY_DEFAULTS
+
+__all__ = [
+    "assert_same",
+    "every_head",
+    "measure",
+    "observe",
+    "of_experiments",
+    "options_of",
+    "prepare",
+    "prepare_pairs",
+    "split_senses",
+    "studied",
+    "swap_every_head",
+    "table_of",
+]
 
 HEADS = ("senses", "heads")  # which every verdict needs
 

@@ -8,17 +8,18 @@ from pathlib import Path
 from unittest.mock import patch
 
 import altair as alt
-from example_study import make_study
 from jinja2 import nodes
+from stored_study import stored_study
 
-from probe.claims import rows_by_word
 from probe.pages import report, sections
 from probe.pages.folder import made_by
 from probe.pages.html import environment, facts_of, texts, worst_first
 from probe.pages.verdicts import with_reasons
 from probe.results.frames import without_rows
+from probe.results.tables import rows_by_word
 
 ENVIRONMENT = environment("report")
+N = "\u202f"  # between a number and its unit
 
 
 def one_line(text: str) -> str:
@@ -57,18 +58,29 @@ def by_word(frames):
     return rows_by_word(without_rows() | dict(frames))
 
 
+def fact_macros():
+    return ENVIRONMENT.get_template("facts.txt.j2").module
+
+
 def facts(frames, word):
-    """The facts of a word, by label."""
-    macros = ENVIRONMENT.get_template("facts.txt.j2").module.FACTS
-    values = facts_of({word: by_word(frames)[word]}, macros)[word]
+    """The facts of a word, also those that only the table of all facts has, by label."""
+    module = fact_macros()
+    rows = by_word(frames)[word]
+    values = facts_of({word: rows}, module.FACTS)[word] | texts(rows, module.FURTHER)
     return {label: html.unescape(value) for label, value in values.items()}
 
 
-def further_facts(frames, word):
-    """The facts of a word that only the table of all facts has, by label."""
-    macros = ENVIRONMENT.get_template("facts.txt.j2").module.FURTHER
-    values = texts(by_word(frames)[word], macros)
-    return {label: html.unescape(value) for label, value in values.items()}
+def fact(frames, word, label):
+    """One fact of a word."""
+    module = fact_macros()
+    rows = by_word(frames)[word]
+    macros = module.FACTS[bool(rows["words"]["ranked"].any())] | module.FURTHER
+    return html.unescape(texts(rows, {label: macros[label]})[label])
+
+
+def labels_of_facts():
+    module = fact_macros()
+    return {label for macros in (*module.FACTS.values(), module.FURTHER) for label in macros}
 
 
 def headline(frames, names):
@@ -87,15 +99,15 @@ def agreement(certificate):
     return one_line(template.render(certificate=worst_first(certificate)))
 
 
-def section(frames, name):
-    """The HTML of a section of the page of these frames."""
+def section(frames, name, element=""):
+    """The HTML of a section of the page of these frames; `element` is its id if it has another."""
     if "because" not in frames["verdicts"]:
         reasons = with_reasons(frames["verdicts"], frames["heads"], frames["words"])
         frames = frames | {"verdicts": reasons}
     [shown] = [each for each in sections.every_section() if each.id == name]
     with patch.object(sections, "every_section", lambda: [shown]):
-        page = report.render(frames, made_by(make_study(), ""))
-    return page.partition(f'<section id="{name}">')[2].partition("</section>")[0]
+        page = report.render(frames, made_by(stored_study(), ""))
+    return page.partition(f'<section id="{element or name}">')[2].partition("</section>")[0]
 
 
 def rows_of_table(text):

@@ -12,13 +12,15 @@ import pandas as pd
 
 from probe.stats.numbers import percent
 
-WIDTH, HEIGHT = 760, 392  # pixels
+WIDTH, HEIGHT = 358, 600  # pixels: as wide as a phone
+STILL = 4.0  # seconds of the last frame before the first round
 SECONDS, TIMES = 16.0, 3  # of one round, and the number of rounds before the last frame stays
 START, PER_LAYER = 1.5, 0.6  # seconds before the dots start, and from one layer to the next
 # Seconds at which the head's output is swapped, the word moves, and the bars grow.
 SWAP, BACK, NEXT = 5.6, 6.8, 9.0
-LEFT, RIGHT, TOP, ROW = 92.0, 452.0, 118.0, 33.0  # of the area with the dots
-BARS, LONGEST, FIRST_BAR, PAIR = 602.0, 130.0, 128.0, 48.0  # of the paired bars
+LEFT, RIGHT, TOP, ROW = 68.0, 336.0, 112.0, 28.0  # of the area with the dots
+BARS, LONGEST, FIRST_BAR, PAIR = 76.0, 200.0, 424.0, 40.0  # of the paired bars
+LONGEST_START = 2  # words of a sentence before the cue
 TEMPLATE = Path(__file__).parent / "motion.svg.j2"
 
 
@@ -36,7 +38,7 @@ class Stop(NamedTuple):
     look: str
 
 
-def word_in_motion(rows: pd.DataFrame, note: str) -> str:
+def word_in_motion(rows: pd.DataFrame, note: str, continued: str) -> str:
     """The SVG.
 
     rows: `measured cue text head depth token value`. With `measured` "coordinate": the word's coordinate after `depth`
@@ -44,6 +46,7 @@ def word_in_motion(rows: pd.DataFrame, note: str) -> str:
         With "next": the probability of `token` as the next one, in the same three runs. Depths and tokens appear in the
         order of the rows
     note: the line at the bottom
+    continued: what follows the word before these tokens
     """
     cues = rows["cue"].drop_duplicates().tolist()
     head = str(rows["head"].dropna().iloc[0])
@@ -93,6 +96,7 @@ def word_in_motion(rows: pd.DataFrame, note: str) -> str:
     return environment.from_string(TEMPLATE.read_text(encoding="utf-8")).render(
         width=WIDTH,
         height=HEIGHT,
+        still=STILL,
         seconds=SECONDS,
         times=TIMES,
         keyframes={name: _keyframes(stops) for name, stops in animations.items()},
@@ -108,6 +112,7 @@ def word_in_motion(rows: pd.DataFrame, note: str) -> str:
         bar_left=BARS,
         moved=percent(effect),
         note=note,
+        continued=continued.strip(),
     )
 
 
@@ -128,9 +133,11 @@ def _paths(rows: pd.DataFrame) -> dict[tuple[str, bool], list[Point]]:
 
 
 def _split(rows: pd.DataFrame, cue: str) -> tuple[str, str, str]:
-    """The sentence of a cue: the text before the cue, the text between it and the last word, and the last word."""
+    """The sentence of a cue: the last words before the cue, the text between it and the last word, and the last word."""
     text = str(rows.loc[rows["cue"] == cue, "text"].iloc[0])
-    before, _, after = text.partition(cue)
+    start, _, after = text.partition(cue)
+    words = start.split()
+    before = start if len(words) <= LONGEST_START else f"… {' '.join(words[-LONGEST_START:])} "
     between, space, word = after.rpartition(" ")
     return before, between + space, word
 
@@ -150,7 +157,7 @@ def _bars(rows: pd.DataFrame, cues: Sequence[str]) -> Iterator[Mapping[str, obje
             "token": token,
             "y": FIRST_BAR + PAIR * number,
             "widths": {name: scale * value for name, value in values.items()},
-            "texts": {name: percent(value, 1) for name, value in values.items()},
+            "texts": {name: percent(value, 2) for name, value in values.items()},
         }
 
 

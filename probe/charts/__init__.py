@@ -5,7 +5,7 @@ Values are computed in the frame, never in the chart. Look and colours are decid
 `probe.charts.palette`. Nothing here imports torch or a model.
 
 palette    colours, axes, legends; a chart as a file or a picture
-heads      the map of heads; separation against effect, and under controls
+maps       maps of heads; separation against effect, and under controls
 depth      sense coordinates by depth
 nouns      the word's gap by depth, compared with that of unambiguous nouns in its place
 survey     many words at once: words and heads, heads of other words, distances by depth

@@ -13,12 +13,12 @@ import pandas as pd
 from probe.charts.circuit import COMPONENTS, circuit, position_maps
 from probe.charts.depth import depth_profiles
 from probe.charts.evidence import distance_lines, head_part_bars, set_curves
-from probe.charts.heads import (
+from probe.charts.maps import (
     control_strips,
     head_map,
     mlps_at_word,
     separation_and_effect,
-    survey_limits,
+    survey_limit,
     survey_map,
 )
 from probe.charts.nouns import noun_gaps
@@ -137,7 +137,7 @@ class StudyCharts:
         """The map of the heads over all words."""
         table = self._table("survey_heads")
         heads = table.dropna(subset="effect")
-        return survey_map(heads, limits=survey_limits(heads))
+        return survey_map(heads, limit=survey_limit(heads))
 
     def survey_depths(self) -> alt.LayerChart:
         """The gap by depth over all words, next to that of unambiguous nouns."""

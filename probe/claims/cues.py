@@ -73,21 +73,6 @@ def clearest_of_senses(readings: pd.DataFrame, senses: Sequence[str]) -> list[in
     return rows.sort_values("sense", key=lambda sense: sense.map(senses.index))["sentence"].tolist()
 
 
-def clearest_sentence(readings: pd.DataFrame) -> int:
-    """The number of the sentence whose cue contributes most to the sense that is meant. All tokens
-    count where no cue is marked.
-
-    readings: the rows of one head in this table
-    """
-    is_first_sense = readings["sense"] == readings["sense_a"]
-    toward = readings["contribution"].where(is_first_sense, -readings["contribution"])
-    cues = readings["role"].eq("cue")
-    if cues.any():
-        toward = toward.where(cues, 0.0)
-    sums = toward.groupby(readings["sentence"], sort=False).sum()
-    return int(sums.index[int(sums.argmax())])
-
-
 def reason_to_attend(why: pd.Series) -> str:
     """Why a head attends to the cue: "pair" for one part at each of the two tokens, "both" for the
     same part at both, "cue" where the part at the word is a bias. "none" where it does not score

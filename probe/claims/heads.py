@@ -5,6 +5,7 @@ effect, however large its mean: one odd sentence is enough for a large mean with
 """
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -81,9 +82,14 @@ def common_leaders(heads: pd.DataFrame, top: int) -> list[str]:
     return of_words[0] if all(set(names) == set(of_words[0]) for names in of_words) else []
 
 
-def first_and_marked(heads: pd.DataFrame, first: int) -> pd.DataFrame:
-    """The first heads, and of the others those with a mark."""
-    return pd.concat([heads[:first], with_verdict(heads[first:])])
+def common_resolvers(resolvers: pd.DataFrame, words: Sequence[str]) -> list[str]:
+    """The names of the resolvers, strongest first, if every word has the same ones; else empty.
+
+    resolvers: rows of `word_heads` with this verdict
+    words: the words that were compared with unambiguous nouns
+    """
+    every = set(resolvers["word"]) == set(words)
+    return common_leaders(resolvers, len(resolvers)) if every else []
 
 
 def compared_heads(word_heads: pd.DataFrame, top: int) -> pd.DataFrame:

@@ -10,6 +10,5 @@ measure, record, store    the measurement of one word; its record; records as fi
 table, run                the experiments; the runs they share
 senses, heads, nouns, head_parts, backups, sets, controls, shares, readings, circuit, qk, ...
                           the experiments, one file each, with a template next to it
-patch, logits, centroids  for the user's texts: swaps of every head; the terms of a logit; the
-                          nearest sense centroid
+cues                      frames, cues and their readings, for a sample in a report and a whole scan
 """

@@ -57,10 +57,10 @@ def measure(run: WordRun) -> "dict[str, xr.Dataset]":
     """The backups of each pair of senses: the JOINT_HEADS heads with the largest lost effect, each
     with every later head. `earlier sentence_pair layer head`
     """
-    return run.for_swapped(lambda each: _backups(run, each))
+    return run.for_swapped(lambda each: backups_of(run, each))
 
 
-def _backups(run: WordRun, each: SwappedPair) -> "xr.Dataset":
+def backups_of(run: WordRun, each: SwappedPair) -> "xr.Dataset":
     """The backups of two senses."""
     later_heads = {
         first: later

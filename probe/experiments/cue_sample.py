@@ -13,14 +13,16 @@ import pandas as pd
 
 from probe.errors import InputError
 from probe.experiments.columns import KEYS, Column, Table, as_elsewhere, dataset, or_missing, rows
-from probe.experiments.cue_words import (
+from probe.experiments.cues import (
     FEWEST_CUES,
     Slots,
     ask,
+    axes_of_sentences,
     occur_in,
+    scan,
+    split_half,
     without_beginnings,
 )
-from probe.experiments.cues import axes_of_sentences, scan
 from probe.experiments.record import WordRecord
 from probe.experiments.run import WordRun
 from probe.model.model import Model
@@ -129,7 +131,7 @@ def measure(run: WordRun) -> "xr.Dataset | None":
     scanned = scan(run.weights, slots.templates, slots.ids, axes, heads)
     texts = [observation.material.sentences[row].text for row in pair.split.rows]
     by_head = {name: getattr(scanned, name).mean(1) for name in ("attention", "score", "write")}
-    if not scanned.heads:  # a model may have no heads up to its read-out layer
+    if not heads:  # a model may have no heads up to its read-out layer
         by_head = dict.fromkeys(by_head, np.full((len(slots.words), 1), np.nan))
     numbers = {
         "depth": axes.depth,
@@ -138,7 +140,7 @@ def measure(run: WordRun) -> "xr.Dataset | None":
         "drawn": len(sample.cues),
         "beginnings": slots.beginnings,
         "frames": len(slots.frames),
-        "reliability": scanned.reliability,
+        "reliability": split_half(scanned.coordinate),
     }
     return dataset(
         TABLES,
@@ -152,8 +154,8 @@ def measure(run: WordRun) -> "xr.Dataset | None":
         coordinates={
             "cue": ("cue", slots.words),
             "seen": ("cue", occur_in(texts, slots.words)),
-            "layer": ("top_head", or_missing([layer for layer, _ in scanned.heads] or [None])),
-            "head": ("top_head", or_missing([head for _, head in scanned.heads] or [None])),
+            "layer": ("top_head", or_missing([layer for layer, _ in heads] or [None])),
+            "head": ("top_head", or_missing([head for _, head in heads] or [None])),
         },
     )
 
@@ -173,7 +175,7 @@ def draw(model: Model, word: str, vocabulary: Sequence[str], *, depth: int) -> S
 
     depth: the read-out layer
 
-    Raises what `probe.experiments.cue_words.ask` raises.
+    Raises what `probe.experiments.cues.ask` raises.
     """
     templates = ask(model, word, cues=vocabulary[:FEWEST_CUES]).templates
     causal = model.config.causal

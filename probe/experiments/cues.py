@@ -1,29 +1,30 @@
-"""Cue scan: every word of a list, one at a time, as the cue in a few short frames.
+"""Cue scan: words of a list, one at a time, as the cue in a few short frames.
 
     coordinate   M of the word at the read-out layer, in fractions of the sense gap
     attention    of a head, from the word to the cue, summed over the cue's tokens
     score        of a head, before the softmax; the largest of the cue's tokens
     write        <ΔE, u> / gap, with u the axis after the head's layer
-    share        1 - Var(M with the head's output at the word fixed at its mean) / Var(M), with
-                 variances over cues, and means and variances within a frame: 1 if the whole effect
-                 of cues on the word passes through the head's output there, 0 if none of it does
 
 Frames are the replicates of a cue. A causal model runs the tokens that texts share only once, so a
 text costs little more than its cue and its word. All functions process the texts in chunks, so the
 memory that they need does not depend on the number of cues.
 
+A vocabulary also contains beginnings of longer words ("estu", "nort"), which are not marked. The
+model decides: a token is a word if, after it, the end of the word is more likely than a
+continuation. A model that does not predict next tokens cannot decide, so all its tokens are kept;
+the vocabularies of such models contain whole words.
+
 Axis words: row (a text: one cue in one frame), cue, frame, layer, head, depth, axis (a sense axis
 that coordinates and writes are read along), d_model, d_head.
 """
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from itertools import combinations
 from typing import NamedTuple
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from probe.errors import InputError
@@ -31,30 +32,33 @@ from probe.experiments.observe import Observation, SenseAxes
 from probe.model import blocks, forward
 from probe.model.blocks import PositionTerms
 from probe.model.model import Model
-from probe.model.tokens import ids_after, positions_of_span, tokenize
+from probe.model.tokens import (
+    ids_after,
+    positions_of_span,
+    tokenize,
+    whole_words,
+    word_continuations,
+)
 from probe.model.variants import Step, TargetText, run_at_word
-from probe.model.weights import Weights
-from probe.patching.heads import in_batches, swap_heads
+from probe.model.weights import Weights, weights_of
+from probe.patching.heads import in_batches
 from probe.patching.inputs import Texts
 from probe.patching.sets import HeadIndex
-from probe.patching.tokens import replace_tokens
-from probe.stats import resampling
 from probe.stats.axes import Axis
 from probe.stats.resampling import Array
-from probe.text.slots import Slotted, stem_of
+from probe.text.slots import Slotted, frames_for, read_frames, stem_of, words_of
 
+DOING = "Cannot scan cues"  # as error messages begin
+FEWEST_CUES = 10  # cues that variances and correlations need
+MORE_LIKELY_THAN_NOT = 0.5  # probability of a continuation above which a token is a beginning
 CHUNK = 512  # texts that are run before their numbers are stored and their states freed
-SAMPLE = 2000  # texts that the shares of heads are measured on
-DEPTH_SAMPLE = 256  # cues that the read-out layer is chosen on, without labelled sentences
-SWAP_CHUNK = 256  # texts whose swaps are run together
 LOGIT_ROWS = 128  # cues whose logits are held at once
-TABLE_ROWS = 2**13  # token embeddings that are converted to float64 at once
-LEAST_VARIANCE = 1e-6  # of the largest: directions of the embeddings that vary less are left out
 
 Report = Callable[[float], None]  # called with the fraction of the work that is finished
+Ids = tuple[int, ...]  # token ids
 
 
-# --- texts ----------------------------------------------------------------------------------------
+# --- frames and cues ------------------------------------------------------------------------------
 
 
 class Template(NamedTuple):
@@ -66,9 +70,9 @@ class Template(NamedTuple):
     cue_after: whether the cue comes after the word, so that the cue does not shift the word
     """
 
-    before: tuple[int, ...]
-    after: tuple[int, ...]
-    word: tuple[int, ...]
+    before: Ids
+    after: Ids
+    word: Ids
     at: int
     cue_after: bool
 
@@ -76,17 +80,6 @@ class Template(NamedTuple):
         """The text with a cue's tokens."""
         shift = 0 if self.cue_after else len(cue)
         return TargetText((*self.before, *cue, *self.after), self.at + shift)
-
-
-class CueTexts(NamedTuple):
-    """Texts to scan.
-
-    texts: the token ids of each text and the position of its word
-    cues: `row 2`, the first position of the cue and the position after its last
-    """
-
-    texts: list[TargetText]
-    cues: Tensor
 
 
 def template(model: Model, frame: Slotted, cue: str) -> Template:
@@ -120,43 +113,124 @@ def template(model: Model, frame: Slotted, cue: str) -> Template:
     )
 
 
-def texts_of(
-    templates: Sequence[Template], cues: Sequence[Sequence[int]], frames: Sequence[int]
-) -> CueTexts:
-    """The text of each cue in its frame.
+@dataclass(frozen=True, eq=False)
+class Slots:
+    """The frames, and the cues for their slots.
 
-    cues: the token ids of each row's cue
-    frames: the number of each row's frame
+    frames: the frames as texts
+    templates: the frames in tokens
+    cues: the words that are tried, with the ids of their tokens in the slot
+    beginnings: the number of tokens that were left out because they begin longer words
+    not_held: requested words that have no tokens in the vocabulary
     """
-    texts = []
-    spans = []
-    for cue, frame in zip(cues, frames, strict=True):
-        filling = templates[frame]
-        texts.append(filling.filled(cue))
-        spans.append((len(filling.before), len(filling.before) + len(cue)))
-    return CueTexts(texts, torch.tensor(spans).reshape(-1, 2))
+
+    frames: tuple[Slotted, ...]
+    templates: list[Template]
+    cues: dict[str, Ids]
+    beginnings: int = 0
+    not_held: tuple[str, ...] = ()
+
+    @property
+    def words(self) -> list[str]:
+        """The cues as words."""
+        return list(self.cues)
+
+    @property
+    def ids(self) -> list[Ids]:
+        """The token ids of each cue."""
+        return list(self.cues.values())
+
+    @property
+    def word(self) -> Ids:
+        """The token ids of the ambiguous word, equal in all frames."""
+        return self.templates[0].word
+
+    @property
+    def before(self) -> str:
+        """The text before the slot of the first frame, after which all words are tokenised."""
+        return self.frames[0].before
 
 
-# --- words and beginnings of words ----------------------------------------------------------------
+def ask(
+    model: Model,
+    word: str,
+    *,
+    cues: Sequence[str] | None = None,
+    frames: Sequence[str] | None = None,
+) -> Slots:
+    """Frames and cues in the model's tokens.
+
+    cues: the words to try; by default every token of letters, including beginnings of longer words
+    frames: texts with the word and a slot; by default the frames of the package
+
+    Raises InputError for frames that cannot be used, for a word whose tokens differ between frames,
+    and for fewer than FEWEST_CUES cues.
+    """
+    both_sides = not model.config.causal
+    texts = frames_for(word, both_sides=both_sides) if frames is None else frames
+    slotted = read_frames(texts, word, both_sides=both_sides)
+    words = whole_words(model) if cues is None else cues
+    tokens = ids_after(model, slotted[0].before, words)
+    # Words of the vocabulary must be a single token in the slot; requested words may be several.
+    usable = {
+        cue: ids
+        for cue, ids in zip(words, tokens, strict=True)
+        if ids is not None and (cues is not None or len(ids) == 1)
+    }
+    _require_enough(model, usable)
+    templates = [template(model, frame, next(iter(usable))) for frame in slotted]
+    if len({each.word for each in templates}) > 1:
+        raise InputError(
+            f"{DOING}: {word!r} has different tokens in different frames. Write it in the same "
+            "form in all of them, each time after another word."
+        )
+    not_held = () if cues is None else tuple(cue for cue in cues if cue not in usable)
+    return Slots(slotted, templates, usable, not_held=not_held)
 
 
-def continuation_probability(
+def _require_enough(model: Model, cues: Sequence[str] | dict[str, Ids]) -> None:
+    """Raises InputError for fewer than FEWEST_CUES cues."""
+    if len(cues) < FEWEST_CUES:
+        raise InputError(
+            f"{DOING} in {model.name}: got {len(cues)} cues that its vocabulary has, expected at "
+            f"least {FEWEST_CUES}. Give a list of words (on the command line --cues FILE)."
+        )
+
+
+def without_beginnings(model: Model, slots: Slots, *, report: Report | None = None) -> Slots:
+    """The frames and cues without tokens that begin longer words.
+
+    A token begins a longer word if the model predicts a continuation with a probability above
+    MORE_LIKELY_THAN_NOT. Unchanged for a model that does not predict next tokens.
+
+    report: called with the fraction of the cues that are finished
+
+    Raises InputError if fewer than FEWEST_CUES cues remain.
+    """
+    continuations = word_continuations(model)
+    if not model.config.causal or not model.config.has_lm_head or not continuations:
+        return slots
+    before = slots.templates[0].before
+    p = _p_continued(weights_of(model), before, slots.ids, continuations, report)
+    ends = p <= MORE_LIKELY_THAN_NOT
+    whole = {cue: ids for (cue, ids), is_word in zip(slots.cues.items(), ends) if is_word}
+    _require_enough(model, whole)
+    return replace(slots, cues=whole, beginnings=len(slots.cues) - len(whole))
+
+
+def _p_continued(
     weights: Weights,
     before: Sequence[int],
-    cues: Sequence[Sequence[int]],
+    cues: Sequence[Ids],
     continuations: Sequence[int],
-    *,
-    report: Report | None = None,
+    report: Report | None,
 ) -> Array:
     """The probability that the model continues each cue as a longer word.
 
     `-> cue`
 
-    weights: of a model that predicts the next token
     before: the token ids before every cue
-    cues: the token ids of each cue
     continuations: the ids of the tokens that continue a word
-    report: called after each batch with the fraction of cues that are finished
     """
     continuing = torch.tensor(continuations, device=weights.device)
 
@@ -176,6 +250,47 @@ def continuation_probability(
         if report:
             report((start + len(in_batch)) / len(cues))
     return torch.cat(parts).double().numpy()
+
+
+def occur_in(texts: Sequence[str], words: Sequence[str]) -> list[bool]:
+    """Whether each word occurs in any of the texts, in any form."""
+    # Forms of a word share a stem.
+    stems = {stem_of(word) for text in texts for word in words_of(text)}
+    return [stem_of(word) in stems for word in words]
+
+
+class CueTexts(NamedTuple):
+    """Texts to scan.
+
+    texts: the token ids of each text and the position of its word
+    cues: `row 2`, the first position of the cue and the position after its last
+    """
+
+    texts: list[TargetText]
+    cues: Tensor
+
+
+def texts_of(templates: Sequence[Template], cues: Sequence[Ids], frames: Sequence[int]) -> CueTexts:
+    """The text of each cue in its frame.
+
+    cues: the token ids of each row's cue
+    frames: the number of each row's frame
+    """
+    texts = []
+    spans = []
+    for cue, frame in zip(cues, frames, strict=True):
+        filling = templates[frame]
+        texts.append(filling.filled(cue))
+        spans.append((len(filling.before), len(filling.before) + len(cue)))
+    return CueTexts(texts, torch.tensor(spans).reshape(-1, 2))
+
+
+def in_every_frame(templates: Sequence[Template], cues: Sequence[Ids]) -> CueTexts:
+    """The text of each cue in every frame: all frames of the first cue, then of the second."""
+    frames = range(len(templates))
+    return texts_of(
+        templates, [cue for cue in cues for _ in frames], [frame for _ in cues for frame in frames]
+    )
 
 
 # --- axes -----------------------------------------------------------------------------------------
@@ -198,10 +313,6 @@ class ScanAxes:
     def depth(self) -> int:
         """The read-out layer, as the number of blocks before it."""
         return self.u.shape[1] - 1
-
-    def take(self, axis: int) -> "ScanAxes":
-        """One of the axes, by its number."""
-        return ScanAxes(self.senses, self.u[axis, None], self.midpoint[axis, None])
 
     def coordinate(self, resid: Tensor) -> Tensor:
         """M, the sense coordinate, in fractions of the gap.
@@ -245,7 +356,8 @@ def scan_axes(by_depth: Sequence[Axis]) -> ScanAxes:
 
 
 class AtWord(NamedTuple):
-    """The measurements at the word of every text.
+    """The measurements at the word of every text. In a scan of cues along one axis, `row` is
+    `cue frame`, and there is no `axis`.
 
     coordinate: `row axis`, M at the read-out layer
     attention: `row head`, from the word to the cue
@@ -332,37 +444,16 @@ def _read_heads(
     return attention.double(), score.double(), write
 
 
-@dataclass(frozen=True, eq=False)
-class Scan:
-    """A scan of many cues in every frame, along one axis.
-
-    heads: the heads that were read
-    coordinate: `cue frame`
-    attention, score, write: `cue frame head`
-    """
-
-    heads: tuple[HeadIndex, ...]
-    coordinate: Array
-    attention: Array
-    score: Array
-    write: Array
-
-    @property
-    def reliability(self) -> float:
-        """Split-half reliability of the coordinates over frames, as in `split_half`."""
-        return split_half(self.coordinate)
-
-
 def scan(
     weights: Weights,
     templates: Sequence[Template],
-    cues: Sequence[Sequence[int]],
+    cues: Sequence[Ids],
     axes: ScanAxes,
     heads: Sequence[HeadIndex],
     *,
     chunk: int = CHUNK,
     report: Report | None = None,
-) -> Scan:
+) -> AtWord:
     """The scan of every cue in every frame.
 
     cues: the token ids of each cue
@@ -371,27 +462,21 @@ def scan(
     chunk: the number of texts that are held in memory
     report: called after each chunk with the fraction of cues that are finished
     """
-    shape = (len(cues), len(templates))
-    coordinate = np.empty(shape)
-    of_heads = [np.empty((*shape, len(heads))) for _ in range(3)]
-    frames = list(range(len(templates)))
-    step = max(1, chunk // len(frames))
+    step = max(1, chunk // len(templates))
+    parts = []
     for start in range(0, len(cues), step):
         in_chunk = cues[start : start + step]
-        rows = texts_of(
-            templates,
-            [cue for cue in in_chunk for _ in frames],
-            [frame for _ in in_chunk for frame in frames],
-        )
-        read = read_texts(weights, rows, axes, heads)
-        here = slice(start, start + len(in_chunk))
-        coordinate[here] = read.coordinate[:, 0].reshape(len(in_chunk), -1)
-        values = (read.attention, read.score, read.write[..., 0])
-        for part, value in zip(of_heads, values, strict=True):
-            part[here] = value.reshape(len(in_chunk), len(frames), -1)
+        parts.append(read_texts(weights, in_every_frame(templates, in_chunk), axes, heads))
         if report:
             report((start + len(in_chunk)) / len(cues))
-    return Scan(tuple(heads), coordinate, *of_heads)
+    coordinate, attention, score, write = map(np.concatenate, zip(*parts, strict=True))
+    shape = (len(cues), len(templates))
+    return AtWord(
+        coordinate[..., 0].reshape(shape),
+        attention.reshape(*shape, len(heads)),
+        score.reshape(*shape, len(heads)),
+        write[..., 0].reshape(*shape, len(heads)),
+    )
 
 
 def split_half(values: Array) -> float:
@@ -413,370 +498,15 @@ def split_half(values: Array) -> float:
             continue  # the same two halves in the other order
         first = values[:, list(first_half)].mean(1)
         second = values[:, second_half].mean(1)
-        correlations.append(correlation(first, second))
+        correlations.append(_correlation(first, second))
     r = float(np.mean(correlations))
     # Spearman-Brown: a test of twice the length has reliability 2 r / (1 + r)
     return 2 * r / (1 + r) if r > -1 else float("nan")
 
 
-def correlation(a: Array, b: Array) -> float:
+def _correlation(a: Array, b: Array) -> float:
     """Pearson's r of `a` and `b`; NaN if one of them does not vary. `n, n`"""
     a = a - a.mean()
     b = b - b.mean()
     scale = np.sqrt((a**2).sum() * (b**2).sum())
     return float((a * b).sum() / scale) if scale > 0 else float("nan")
-
-
-# --- the read-out layer without labelled sentences ------------------------------------------------
-
-
-def most_reliable_depth(
-    weights: Weights,
-    templates: Sequence[Template],
-    cues: Sequence[Sequence[int]],
-    by_depth: Sequence[Axis],
-    word: Sequence[int],
-) -> int:
-    """The first depth at which frames agree about cues (`first_reliable`).
-
-    cues: the token ids of each cue
-    by_depth: the axis at every depth
-    word: the token ids of the word
-    """
-    frames = range(len(templates))
-    columns = []
-    for frame in frames:
-        rows = texts_of(templates, cues, [frame] * len(cues))
-        parts = []
-        for start in range(0, len(cues), CHUNK):
-            in_chunk = rows.texts[start : start + CHUNK]
-            resid = replace_tokens(weights, in_chunk, [word], parts=()).resid[:, 0]
-            along = torch.stack([axis.u for axis in by_depth])
-            # Midpoint and gap are equal for all cues, so they do not change a correlation.
-            parts.append((resid.double() * along).sum(-1))
-        columns.append(torch.cat(parts).numpy())
-    values = np.stack(columns, axis=1)  # cue frame depth
-    # Depth 0 is left out: the word's embedding has not read the cue.
-    reliability = [split_half(values[..., depth]) for depth in range(1, values.shape[-1])]
-    return 1 + first_reliable(np.array(reliability), len(cues))
-
-
-def first_reliable(reliability: Array, cues: int) -> int:
-    """The index of the first depth whose split-half reliability is within one standard error of the
-    best.
-
-    After the first blocks, frames agree about a token whatever its meaning. Their agreement then
-    falls, and rises again where meaning is read. Depths before the first minimum are therefore
-    excluded. If the agreement does not rise again by more than a standard error, all depths count.
-
-    reliability: `depth`
-    cues: the number of cues that it was measured on
-    """
-    # standard error of a correlation: (1 - r²) / sqrt(n)
-    error = (1 - reliability**2) / np.sqrt(cues)
-    minima = np.flatnonzero(np.diff(reliability) > 0)
-    start = next((at for at in minima if reliability[at:].max() > (reliability + error)[at]), 0)
-    best = start + int(np.argmax(reliability[start:]))
-    return int(start) + int(np.argmax(reliability[start:] >= reliability[best] - error[best]))
-
-
-# --- the share of a head --------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, eq=False)
-class Shares:
-    """The share of the variance over cues that passes through each head up to the read-out layer,
-    and the head's writes at other nouns.
-
-    heads: all heads of these layers
-    share: `head`, the share of the variance over cues
-    low, high: `head`, the ends of its 95 % interval
-    nouns: the nouns that were put in the word's position
-    r, slope: `noun head`, the correlation and the slope over cues of the head's write at the noun
-        on its write at the word, along the word's axis
-    texts: the number of texts in the sample
-    """
-
-    heads: tuple[HeadIndex, ...]
-    share: Array
-    low: Array
-    high: Array
-    nouns: tuple[str, ...]
-    r: Array
-    slope: Array
-    texts: int
-
-
-@dataclass(frozen=True, eq=False)
-class Sample:
-    """A sample of texts.
-
-    stems: the stem of each row's cue
-    frames: the number of each row's frame
-    rows: the texts
-    """
-
-    stems: tuple[str, ...]
-    frames: NDArray[np.intp]
-    rows: CueTexts
-
-
-def draw_sample(
-    templates: Sequence[Template],
-    words: Sequence[str],
-    cues: Sequence[Sequence[int]],
-    *,
-    seed: int,
-    max_texts: int = SAMPLE,
-) -> Sample:
-    """A uniform sample of cues, each in one frame, with the frames in turn.
-
-    If there are fewer cues than `max_texts`, each cue appears in as many frames as `max_texts`
-    allows.
-    """
-    sampled = np.random.default_rng(seed).permutation(len(cues))[:max_texts]
-    turns = max(1, min(len(templates), max_texts // max(1, len(sampled))))
-    numbers = np.repeat(sampled, turns).tolist()
-    # Cue i appears in the frames i, i + 1, ..., modulo their number: all frames equally often.
-    frames = (np.arange(len(sampled))[:, None] + np.arange(turns)).ravel() % len(templates)
-    return Sample(
-        stems=tuple(stem_of(words[number]) for number in numbers),
-        frames=frames,
-        rows=texts_of(templates, [cues[number] for number in numbers], frames.tolist()),
-    )
-
-
-class _AtWord(NamedTuple):
-    """The measurements in the unchanged runs of a sample.
-
-    mean_z: `frame layer head d_head`, the mean of z at the word over the cues of a frame
-    coordinate: `row`, M of the word
-    write: `row variant layer head`; variant 0 is the word, the others are the nouns
-    """
-
-    mean_z: Tensor
-    coordinate: Array
-    write: Array
-
-
-def measure_shares(
-    weights: Weights,
-    sample: Sample,
-    axes: ScanAxes,
-    word: Sequence[int],
-    nouns: Sequence[tuple[str, Sequence[int]]],
-    *,
-    seed: int,
-    chunk: int = SWAP_CHUNK,
-    report: Report | None = None,
-) -> Shares:
-    """The share of every head up to the read-out layer, and its writes at nouns.
-
-    Every head is fixed in turn by a swap; no share is approximated.
-
-    axes: a single axis
-    word: the token ids of the word, which every text contains
-    nouns: the name and the token ids of each noun, with as many tokens as the word
-    seed: of the bootstrap
-    chunk: the number of texts whose swaps are run together
-    report: called after each chunk with the fraction of the work that is finished
-    """
-    report = report or (lambda share: None)
-    before = _run_at_word(weights, sample, axes, [word, *(ids for _, ids in nouns)], chunk, report)
-    fixed = _fixed_coordinates(weights, sample, axes, before, chunk, report)
-    has_heads = weights.has_heads[: axes.depth].cpu().numpy()
-    layers = np.flatnonzero(has_heads)
-    heads = tuple((int(layer), head) for layer in layers for head in range(weights.shape[1]))
-    fixed = fixed[:, has_heads].reshape(len(fixed), -1)
-    share, low, high = lost_variance(
-        before.coordinate, fixed, sample.frames, sample.stems, seed=seed
-    )
-    write = before.write[:, :, has_heads].reshape(*before.write.shape[:2], -1)
-    r, slope = _of_nouns(write, sample.frames)
-    return Shares(
-        heads, share, low, high, tuple(name for name, _ in nouns), r, slope, len(sample.stems)
-    )
-
-
-def _chunks(count: int, size: int) -> Iterator[slice]:
-    for start in range(0, count, size):
-        yield slice(start, min(start + size, count))
-
-
-def _run_at_word(
-    weights: Weights,
-    sample: Sample,
-    axes: ScanAxes,
-    variants: Sequence[Sequence[int]],
-    chunk: int,
-    report: Report,
-) -> _AtWord:
-    """The unchanged runs of a sample.
-
-    variants: the token ids of the word, then of each noun that is put in its position
-    """
-    rows = len(sample.stems)
-    writers = axes.writers(weights)[..., 0]
-    frames = int(sample.frames.max()) + 1
-    sums = torch.zeros(frames, *writers.shape, dtype=torch.float64)
-    coordinate = np.empty(rows)
-    write = np.empty((rows, len(variants), *writers.shape[:2]))
-    for part in _chunks(rows, max(1, chunk // len(variants))):
-        states = replace_tokens(
-            weights, sample.rows.texts[part], variants, parts=("z",), depth=axes.depth
-        )
-        z = states.z.double()  # row variant layer head d_head
-        sums.index_add_(0, torch.from_numpy(sample.frames[part]), z[:, 0])
-        coordinate[part] = axes.coordinate(states.resid[:, 0, -1])[:, 0].numpy()
-        write[part] = torch.einsum("rvlhd,lhd->rvlh", z, writers).numpy()
-        report(0.4 * part.stop / rows)  # the swaps of every head take the other 60 % of the time
-    counts = np.bincount(sample.frames, minlength=frames)
-    mean_z = sums / torch.from_numpy(counts)[:, None, None, None]
-    return _AtWord(mean_z, coordinate, write)
-
-
-def _fixed_coordinates(
-    weights: Weights, sample: Sample, axes: ScanAxes, before: _AtWord, chunk: int, report: Report
-) -> Array:
-    """M of every text with one head's output at the word fixed at its mean over the cues of the
-    frame.
-
-    `-> row layer head`
-    """
-    rows = len(sample.stems)
-    direction = axes.u[:, -1].to(weights.device, weights.dtype)
-    fixed = np.empty((rows, *before.mean_z.shape[1:3]))
-    for part in _chunks(rows, chunk):
-        donors = before.mean_z[torch.from_numpy(sample.frames[part])].to(weights.dtype)
-        changes = swap_heads(weights, sample.rows.texts[part], donors, direction)[..., 0]
-        fixed[part] = before.coordinate[part, None, None] + changes.double().numpy()
-        report(0.4 + 0.6 * part.stop / rows)
-    return fixed
-
-
-def lost_variance(
-    whole: Array,
-    fixed: Array,
-    frames: NDArray[np.intp],
-    clusters: Sequence[str],
-    *,
-    seed: int,
-) -> tuple[Array, Array, Array]:
-    """1 - Var(fixed) / Var(whole) with variances within frames, and the ends of its 95 % bootstrap
-    interval over clusters of cues.
-
-    `row, row head -> head, head, head`
-
-    NaN if `whole` does not vary.
-    """
-    equal_weights = np.ones((1, len(whole)))
-    weights = resampling.bootstrap_weights([clusters], seed=seed)
-    both = np.concatenate([whole[:, None], fixed], axis=1)
-    draws = _lost(both, frames, np.concatenate([equal_weights, weights]))
-    # The first weighting is the estimate, the others are the bootstrap draws.
-    low, high = resampling.interval(draws[1:])
-    return draws[0], low, high
-
-
-def _lost(both: Array, frames: NDArray[np.intp], weights: Array) -> Array:
-    """1 - Var(fixed) / Var(whole) under every weighting; column 0 of `both` is `whole`.
-
-    `row 1 + head, draw row -> draw head`
-    """
-    squares = np.zeros((len(weights), both.shape[1]))
-    for frame in np.unique(frames):
-        here = frames == frame
-        # Centred first, so that a column that does not vary becomes exactly 0.
-        values = both[here] - both[here].mean(0)
-        in_frame = weights[:, here]
-        total = in_frame.sum(1, keepdims=True)
-        means = in_frame @ values / np.maximum(total, 1)
-        # Σ_row w (x - mean)² = Σ_row w x² - (Σ_row w) mean²
-        squares += in_frame @ values**2 - total * means**2
-    with np.errstate(divide="ignore", invalid="ignore"):
-        return np.where(squares[:, :1] > 0, 1 - squares[:, 1:] / squares[:, :1], np.nan)
-
-
-def _of_nouns(write: Array, frames: NDArray[np.intp]) -> tuple[Array, Array]:
-    """Correlation and slope of the writes at each noun on the writes at the word, within frames.
-
-    `row variant head -> noun head, noun head`
-    """
-    centred = np.empty_like(write)
-    for frame in np.unique(frames):
-        here = frames == frame
-        centred[here] = write[here] - write[here].mean(0)
-    # r = Σ n w / sqrt(Σ n² Σ w²), slope = Σ n w / Σ w², with w at the word and n at the noun
-    word = centred[:, :1]
-    products = (centred[:, 1:] * word).sum(0)
-    of_word = (word**2).sum(0)
-    of_nouns = (centred[:, 1:] ** 2).sum(0)
-    with np.errstate(divide="ignore", invalid="ignore"):
-        r = products / np.sqrt(of_word * of_nouns)
-        slope = products / of_word
-    return r, slope
-
-
-# --- held-out cues --------------------------------------------------------------------------------
-
-
-class Auroc(NamedTuple):
-    """How well held-out cues of the two senses are separated. `n` each
-
-    auroc: 0.5 is chance, 1 complete separation
-    low, high: the ends of the 95 % interval over cues
-    """
-
-    auroc: Array
-    low: Array
-    high: Array
-
-
-def tell_apart(values: Array, is_a: NDArray[np.bool_]) -> Auroc:
-    """AUROC of cues of the first sense against cues of the second, with its interval.
-
-    values: `cue n`, n separate readings of each cue
-    is_a: `cue`, whether it is a cue of the first sense
-    """
-    estimate = resampling.auroc(values[is_a], values[~is_a])
-    cues = [list(range(len(values)))]
-    return Auroc(estimate, *resampling.auroc_interval(estimate, values, list(is_a), cues))
-
-
-class Baselines(NamedTuple):
-    """AUROC of held-out cues without the ambiguous word: if it is as high, that of the word is no
-    evidence of ambiguity.
-
-    nouns: at unambiguous nouns in the word's place, each along its own axes. `noun`
-    embedding: of the cue's token embedding, without any context
-    whitened: of the same, whitened over the vocabulary
-    """
-
-    nouns: Array
-    embedding: float
-    whitened: float
-
-
-def token_embeddings(weights: Weights, cues: Sequence[Sequence[int]]) -> Tensor:
-    """The embedding of each cue, mean over its tokens, in float64. `-> cue d_model`
-
-    cues: the token ids of each cue
-    """
-    table = weights.raw[weights.config.family.embed + ".weight"]
-    return torch.stack([table[list(ids)].double().mean(0) for ids in cues]).cpu()
-
-
-def whitening(weights: Weights) -> Tensor:
-    """W with Wᵀ C W = 1, where C is the covariance of the token embeddings over the vocabulary.
-
-    `-> d_model n`, with n < d_model if some directions do not vary.
-    """
-    table = weights.raw[weights.config.family.embed + ".weight"]
-    mean = table.mean(0, dtype=torch.float64)
-    covariance = mean.new_zeros(len(mean), len(mean))
-    for part in table.split(TABLE_ROWS):  # the whole table in float64 can take gigabytes
-        centred = part.double() - mean
-        covariance += centred.T @ centred / len(table)
-    values, vectors = torch.linalg.eigh(covariance.cpu())
-    varies = values > values[-1] * LEAST_VARIANCE
-    return vectors[:, varies] / values[varies].sqrt()

@@ -64,8 +64,6 @@ ORDER = 60
 NEEDS = ()
 ANSWERS = False
 SECONDS = 2.0
-HEADING = "travels"
-TITLE = "By distance and by part"
 MOST_PAIRS = 8  # spread over cue words; every kind swaps each top head in all of them
 MOST_HEADS = 16  # top heads; the parts of a head without an effect have no meaning
 KINDS = ("pattern_only", "values_only", "cue_only", "other_only", "ablation")
@@ -225,7 +223,7 @@ def _sides(recipients: Sequence[TargetText], cues: Positions, *, aligned: bool) 
     if aligned:
         other_tokens = []
         for recipient, donor, cue in zip(recipients, _other_member(recipients), cues, strict=True):
-            differing = _differing(recipient.ids, donor.ids)
+            differing = differing_positions(recipient.ids, donor.ids)
             other_tokens.append([pos for pos in differing if pos not in cue])
         positions_of["other_only"] = other_tokens
     return {
@@ -269,7 +267,7 @@ def _swap_top_heads(
     return shifts
 
 
-def _differing(ids: Sequence[int], other_ids: Sequence[int]) -> list[int]:
+def differing_positions(ids: Sequence[int], other_ids: Sequence[int]) -> list[int]:
     """The positions at which a text differs from another text.
 
     Token by token if they have equal length; otherwise all positions between the shared tokens at

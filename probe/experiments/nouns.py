@@ -614,7 +614,7 @@ def _rows_that_fit(among: Candidates, noun: str, rows: Collection[int]) -> list[
     return [row for row in rows_for(among, noun) if row in rows]
 
 
-def _usable_pairs(word: WordInPlace, rows: Sequence[int]) -> list[int]:
+def usable_pairs(word: WordInPlace, rows: Sequence[int]) -> list[int]:
     """The numbers of the pairs whose sentences are all in `rows` and whose members are held out
     there.
     """
@@ -642,7 +642,7 @@ def _runs(
 
     rows_of: the rows that each noun fits
     """
-    usable = {noun: _usable_pairs(word, rows) for noun, rows in rows_of.items()}
+    usable = {noun: usable_pairs(word, rows) for noun, rows in rows_of.items()}
     shared_out = share_out(word.pairs.units, usable, plan.per_pair)
     runs: list[NounRun] = []
     for nouns in _in_parts(weights, list(rows_of), len(among.article)):

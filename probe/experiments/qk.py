@@ -378,36 +378,28 @@ def _noun_traces(run: WordRun, rows: Sequence[int]) -> dict[int, list[Trace]]:
     return traces
 
 
-class OfNouns(NamedTuple):
-    """One head in one sentence with nouns in the word's place, mean over the nouns.
-
-    terms: the contrast by pairs of parts, in a single row
-    replaced: the losses if the word's part is replaced by that of a noun
-    """
-
-    terms: qk.Terms
-    replaced: Replaced
-
-
 class HeadInSentence(NamedTuple):
     """The attribution of one head in one sentence.
 
     cue: the cue word
     frame: the frame
     cue_first: whether no other token has a larger score than the cue
-    terms: the contrast by pairs of parts, in a single row
-    nouns: with nouns in the word's place; None if none fits
-    replaced: the losses by side
-    write_terms: the write from the cue toward the sentence's sense, by parts, in a single row
+    pairs: the labels of the pairs of parts
+    scores: the contrast by pairs of parts. `pair`
+    noun_scores: the same with nouns in the word's place, mean over the nouns; NaN if none fits.
+        `pair`
+    replaced: the losses by side; without BY_NOUNS if no noun fits
+    written: the write from the cue toward the sentence's sense, by parts, in a single row
     """
 
     cue: str
     frame: str | None
     cue_first: bool
-    terms: qk.Terms
-    nouns: OfNouns | None
-    replaced: dict[Side, Replaced]
-    write_terms: qk.Terms
+    pairs: list[tuple[str, ...]]
+    scores: Array
+    noun_scores: Array
+    replaced: dict[str, Replaced]
+    written: qk.Terms
 
 
 def _of_head(
@@ -429,32 +421,23 @@ def _of_head(
     cues = [sentence.cue for sentence in sentences]
     if len(set(cues)) < 2:
         return None
-    pair_labels = sentences[0].terms.labels
-    scores = _stacked([sentence.terms for sentence in sentences])
+    labels = sentences[0].pairs
+    scores = np.stack([sentence.scores for sentence in sentences])
+    noun_scores = np.stack([sentence.noun_scores for sentence in sentences])
     # The largest of many pairs is too large in the sentences in which it was chosen. It is one of
     # single parts; only the tables join the heads of a layer.
     chosen, reported = resampling.folds(cues, 2, seed=pairs.seed)[0]
     largest = int(scores[chosen].mean(0).argmax())
-    query_parts, key_parts, by_layer = _by_layer(pair_labels, scores.mean(0))
-    mean_write = _stacked([sentence.write_terms for sentence in sentences]).mean(0)
+    query_parts, key_parts, by_layer = _by_layer(labels, scores.mean(0))
     # A write has a single part: an empty second one makes it a table with one column.
     written_parts, _, write = _by_layer(
-        [(*label, "") for label in sentences[0].write_terms.labels], mean_write
+        [(*label, "") for label in sentences[0].written.labels],
+        torch.cat([sentence.written.values for sentence in sentences]).numpy().mean(0),
     )
-    nouns = {number: each.nouns for number, each in enumerate(sentences) if each.nouns is not None}
-    noun_scores = np.full_like(scores, np.nan)
-    if nouns:
-        noun_scores[[*nouns]] = _stacked([each.terms for each in nouns.values()])
-    replaced: dict[str, dict[int, Replaced]] = {
-        side: {number: each.replaced[side] for number, each in enumerate(sentences)}
-        for side in SIDES
+    sides: dict[str, tuple[str, ...]] = {
+        side: next((each.replaced[side].labels for each in sentences if side in each.replaced), ())
+        for side in (*SIDES, BY_NOUNS)
     }
-    replaced[BY_NOUNS] = {number: each.replaced for number, each in nouns.items()}
-    labels = [
-        (side, part)
-        for side, losses in replaced.items()
-        for part in (next(iter(losses.values())).labels if losses else ())
-    ]
     return dataset(
         TABLES,
         {
@@ -467,11 +450,11 @@ def _of_head(
             "score": ("part_query part_key", by_layer),
             "write": ("written_part", write[:, 0]),
             **{
-                name: ("sentence replacement", _losses(replaced, column, len(sentences)))
+                name: ("sentence replacement", [_losses(each, sides, column) for each in sentences])
                 for name, column in LOSSES.items()
             },
-            "largest_query": ("", pair_labels[largest][0]),
-            "largest_key": ("", pair_labels[largest][1]),
+            "largest_query": ("", labels[largest][0]),
+            "largest_key": ("", labels[largest][1]),
             "pairs": ("", len(pairs)),
             "seed": ("", pairs.seed),
         },
@@ -485,26 +468,27 @@ def _of_head(
             "part_query": ("part_query", query_parts),
             "part_key": ("part_key", key_parts),
             "written_part": ("written_part", written_parts),
-            "side": ("replacement", [side for side, _ in labels]),
-            "part": ("replacement", [part for _, part in labels]),
+            "side": ("replacement", [side for side, parts in sides.items() for _ in parts]),
+            "part": ("replacement", [part for parts in sides.values() for part in parts]),
         },
         more=MORE,
     )
 
 
-def _losses(replaced: Mapping[str, Mapping[int, Replaced]], column: str, sentences: int) -> Array:
-    """A column of the losses of all sides; NaN in sentences in which no noun fits.
-    `sentence replacement`
+def _losses(sentence: HeadInSentence, sides: Mapping[str, Sequence[str]], column: str) -> Array:
+    """A column of the losses of all sides in a sentence; NaN of a side that it lacks.
+    `replacement`
 
-    replaced: the losses by side and number of the sentence
+    sides: the parts of each side
     """
-    by_side = []
-    for losses in filter(None, replaced.values()):
-        values = torch.stack([getattr(loss, column) for loss in losses.values()]).numpy()
-        of_side = np.full((sentences, values.shape[1]), np.nan)
-        of_side[[*losses]] = values
-        by_side.append(of_side)
-    return np.concatenate(by_side, axis=1)
+    return np.concatenate(
+        [
+            getattr(sentence.replaced[side], column).numpy()
+            if side in sentence.replaced
+            else np.full(len(parts), np.nan)
+            for side, parts in sides.items()
+        ]
+    )
 
 
 def _in_sentence(
@@ -529,20 +513,32 @@ def _in_sentence(
         return None
     # contrast = score[cue] - mean score[others], as a weighted sum over tokens
     weights = {cue[-1]: 1.0} | dict.fromkeys(other_tokens, -1 / len(other_tokens))
-    scores = qk.score_terms(view._replace(sources=[*weights]))
-    by_token = scores.values.sum(1)
-    replaced = {
-        side: replace_parts(
-            traced,
-            layer,
-            number,
-            Donor(traced, other_tokens),
-            side=side,
-            at=view.at,
-            weights=weights,
-        )
-        for side in SIDES
+
+    def contrast(of_text: Trace) -> qk.Terms:
+        """The scores in a text by pairs of parts, the cue first, and their weighted sum last."""
+        labels, scores = qk.score_terms(view._replace(trace=of_text, sources=[*weights]))
+        weighted = torch.tensor([*weights.values()], dtype=torch.float64) @ scores
+        return qk.Terms(labels, torch.cat([scores, weighted[None]]))
+
+    def replace(side: Side, donor: Donor) -> Replaced:
+        return replace_parts(traced, layer, number, donor, side=side, at=view.at, weights=weights)
+
+    terms = contrast(traced)
+    by_token = terms.values[:-1].sum(1)
+    replaced: dict[str, Replaced] = {
+        side: replace(side, Donor(traced, other_tokens)) for side in SIDES
     }
+    noun_scores = np.full(terms.values.shape[1], np.nan)
+    if noun_traces:
+        noun_scores = (
+            torch.stack([contrast(each).values[-1] for each in noun_traces]).mean(0).numpy()
+        )
+        losses = [replace("query", Donor(each, [view.at])) for each in noun_traces]
+        means = [
+            torch.stack([getattr(loss, name) for loss in losses]).mean(0)
+            for name in LOSSES.values()
+        ]
+        replaced[BY_NOUNS] = Replaced(losses[0].labels, *means)
     # Toward the sentence's sense: the axis points to sense A, and is reversed for sense B.
     axis = prepared.sense.axes.at(row, prepared.readout.direct[layer])
     along = axis.u / axis.gap if material.labels[row] == axis.sense_a else -axis.u / axis.gap
@@ -552,50 +548,12 @@ def _in_sentence(
         cue=str(material.sentences[row].cue_word),
         frame=material.sentences[row].frame,
         cue_first=bool(by_token[0] >= by_token.max()),
-        terms=_contrast(scores, weights),
-        nouns=_of_nouns(view, weights, noun_traces),
+        pairs=terms.labels,
+        scores=terms.values[-1].numpy(),
+        noun_scores=noun_scores,
         replaced=replaced,
-        write_terms=qk.write_terms(view, direction),
+        written=qk.write_terms(view, direction),
     )
-
-
-def _contrast(scores: qk.Terms, weights: Mapping[int, float]) -> qk.Terms:
-    """A weighted sum of scores, by pairs of parts, in a single row."""
-    weighted = torch.tensor([*weights.values()], dtype=torch.float64) @ scores.values
-    return qk.Terms(scores.labels, weighted[None])
-
-
-def _of_nouns(
-    view: qk.View, weights: Mapping[int, float], noun_traces: Sequence[Trace]
-) -> OfNouns | None:
-    """A head in one sentence with nouns in the word's place; None without a noun.
-
-    weights: of the scores in the contrast, by token
-    """
-    assert isinstance(view.trace, Trace)
-    terms, losses = [], []
-    for noun_trace in noun_traces:
-        of_noun = view._replace(trace=noun_trace, sources=[*weights])
-        terms.append(_contrast(qk.score_terms(of_noun), weights))
-        donor = Donor(noun_trace, [view.at])
-        losses.append(
-            replace_parts(
-                view.trace, view.layer, view.head, donor, side="query", at=view.at, weights=weights
-            )
-        )
-    if not terms:
-        return None
-    mean_terms = torch.stack([each.values for each in terms]).mean(0)
-    columns = [
-        torch.stack([getattr(loss, name) for loss in losses]).mean(0)
-        for name in ("attributed", "score", "attention")
-    ]
-    return OfNouns(qk.Terms(terms[0].labels, mean_terms), Replaced(losses[0].labels, *columns))
-
-
-def _stacked(terms: Sequence[qk.Terms]) -> Array:
-    """The values of the same terms in several sentences. `-> sentence term`"""
-    return torch.cat([each.values for each in terms]).numpy()
 
 
 def _by_layer(

@@ -106,7 +106,7 @@ def measure(run: WordRun) -> "dict[str, xr.Dataset]":
     sums: list[pd.DataFrame] = []
     averages: dict[tuple[object, ...], Mapping[str, Tensor]] = {}
     swapped_senses = {each.prepared.sense.senses for each in run.swapped_pairs}
-    for row in _example_rows(observation, run.prepared):
+    for row in example_rows(observation, run.prepared):
         traced = trace(run.model, observation.material.sentences[row].text)
         pair = _pair_of(run.prepared, observation.material.labels[row])
         readings += [_reading(observation, row, pair, traced, head) for head in run.top_heads]
@@ -120,7 +120,7 @@ def measure(run: WordRun) -> "dict[str, xr.Dataset]":
     return tables_of(TABLES, {"readings": readings, "decomposition": sums})
 
 
-def _example_rows(observation: Observation, prepared: Sequence[Prepared]) -> list[int]:
+def example_rows(observation: Observation, prepared: Sequence[Prepared]) -> list[int]:
     """The rows of the example sentences: PER_SENSE of each sense, with different distances from the
     cue to the word if there are any.
     """

@@ -16,8 +16,6 @@ ORDER = 90
 NEEDS = ()
 ANSWERS = False
 SECONDS = 0.3
-HEADING = "travels"
-TITLE = "Which parts wrote it"
 TABLES = {
     "shares": Table(
         "which component writes the sense gap",

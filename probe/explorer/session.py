@@ -19,8 +19,7 @@ from torch import Tensor
 from probe.claims.cues import strongest_cues
 from probe.errors import InputError, ProbeError, UnsupportedModel
 from probe.experiments import cue_sample
-from probe.experiments.cue_words import ask, occur_in, without_beginnings
-from probe.experiments.cues import scan, split_half
+from probe.experiments.cues import ask, occur_in, scan, split_half, without_beginnings
 from probe.experiments.observe import Observation
 from probe.explorer import saved
 from probe.explorer.page import Question, choices, parse

@@ -13,8 +13,8 @@ report     the page of a study, and what a notebook shows of a result
 cues       the page of a cue scan
 walk       the page of one sentence, step by step
 survey     the page of a survey
-templates/ headings, sentences, captions and the method in words
-html       a self-contained HTML file
+templates/ headings, sentences, captions and the method in words; every page extends the shell
+html       a self-contained HTML file: the shell, its style and scripts, and the filters
 folder     page, tables and manifest as files; write and read: results into and from a folder
 terminal   the output of commands: tables, progress
 """

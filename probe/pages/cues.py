@@ -12,14 +12,13 @@ from probe import charts
 from probe.charts.palette import image
 from probe.claims.cues import strongest_cues
 from probe.claims.heads import name_of
-from probe.experiments.cues import SAMPLE
 from probe.pages import html
 from probe.pages.folder import download, downloads
 from probe.pages.html import worst_first
 from probe.results import frames as tables
 from probe.results.columns import TABLES, dictionary
-from probe.results.cues import Cues
 from probe.stats.numbers import decimal, interval, listed, measured
+from probe.studies.cues import SAMPLE, Cues
 from probe.tidy import rounded
 
 CERTIFICATE = "cues_certificate"
@@ -46,7 +45,6 @@ def strongest_words(cues: Cues) -> pd.DataFrame:
     return rounded(pd.DataFrame(rows, columns=["sense", "cue", "coordinate"]))
 
 
-@html.without_validation
 def render(cues: Cues, manifest: Mapping[str, Any]) -> str:
     """The page as one self-contained HTML file; of the manifest everything but the time is on
     it."""
@@ -55,8 +53,10 @@ def render(cues: Cues, manifest: Mapping[str, Any]) -> str:
     frames = tables_of(cues)
     tables_shown = downloads(frames)
     tables_shown.append(download("cues", len(cues.cues), TABLES["cues"], ["Parquet"]))
-    templates = html.environment("cues", "report")
-    return templates.get_template("cues.html.j2").render(
+    return html.page(
+        "cues.html.j2",
+        "cues.css.j2",
+        *("cues", "report"),
         summary=summary,
         senses=senses,
         model=cues.model_name,
@@ -72,7 +72,6 @@ def render(cues: Cues, manifest: Mapping[str, Any]) -> str:
         manifest=manifest,
         dictionary=frames["cues_columns"].to_dict("records"),
         downloads=tables_shown,
-        **html.assets(templates, "cues.css.j2", "page.js"),
     )
 
 

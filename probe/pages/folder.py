@@ -8,17 +8,14 @@ manifest.
 import json
 import os
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from functools import partial
 from html import unescape
 from pathlib import Path
 from tempfile import TemporaryFile
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import TYPE_CHECKING, Any
 
 import pandas as pd
-import pyarrow
-import pyarrow.parquet
 
 from probe.errors import InputError
 from probe.provenance import (
@@ -26,13 +23,12 @@ from probe.provenance import (
     sha256_of_bytes,
     sha256_of_file,
     write_atomically,
-    write_parts_atomically,
 )
 from probe.results.columns import TABLES
 from probe.walkthrough.frames import TABLES as TABLES_OF_WALK
 
 if TYPE_CHECKING:
-    from probe.results.cues import Cues
+    from probe.studies.cues import Cues
     from probe.studies.study import Study
     from probe.studies.survey import Survey
     from probe.walkthrough.walk import Walk
@@ -56,28 +52,31 @@ def write_folder(
     *,
     frames: Mapping[str, pd.DataFrame],
     manifest: dict[str, Any],
-    streams: Mapping[str, Iterable[pd.DataFrame]] | None = None,
+    large: Mapping[str, pd.DataFrame] | None = None,
 ) -> Path:
     """Write the pages and other files, by name, the tables and the manifest (the files'
     hashes are added).
 
-    `streams`: tables that are written part by part, as Parquet only. Files of the page that is
-    replaced are removed if they are not written again, because they belong to another result.
+    `large`: tables that are written as Parquet only. Files of the page that is replaced are removed
+    if they are not written again, because they belong to another result.
     Returns the folder. Raises InputError when it cannot be written.
     """
     check_folder(out)
     before = manifest_of(Path(out)).get("files", {})
+    files = {name: page.encode() if isinstance(page, str) else page for name, page in pages.items()}
+    # The largest first, the page last: a page that exists has its tables next to it.
     files = {
-        name: page.encode() if isinstance(page, str) else page for name, page in pages.items()
-    } | tables(frames)
-    hashes = {name: sha256_of_bytes(content) for name, content in files.items()}
-    # The longest first: a page that exists has its tables next to it.
-    for name, parts in (streams or {}).items():
-        path = write_parts_atomically(Path(out) / f"{name}.parquet", partial(_write_parts, parts))
-        hashes[f"{name}.parquet"] = sha256_of_file(path)
+        **{
+            f"{name}.parquet": frame.to_parquet(index=False)
+            for name, frame in (large or {}).items()
+        },
+        **tables(frames),
+        **files,
+    }
+    hashes = {name: sha256_of_bytes(content) for name, content in sorted(files.items())}
     for name, content in files.items():
         write_atomically(Path(out) / name, content)
-    listed = manifest | {"files": dict(sorted(hashes.items()))}
+    listed = manifest | {"files": hashes}
     write_atomically(Path(out) / MANIFEST, json.dumps(listed, indent=2, ensure_ascii=False) + "\n")
     if not before.keys().isdisjoint(pages):
         for name in before.keys() - hashes.keys():
@@ -86,18 +85,6 @@ def write_folder(
             if path.is_file() and sha256_of_file(path) == before[name]:
                 path.unlink()
     return Path(out)
-
-
-def _write_parts(parts: Iterable[pd.DataFrame], opened: BinaryIO) -> None:
-    """The parts, of which there are some, one after the other as groups of rows of one Parquet
-    file."""
-    writer = None
-    for part in parts:
-        table = pyarrow.Table.from_pandas(part, preserve_index=False)
-        writer = writer or pyarrow.parquet.ParquetWriter(opened, table.schema)
-        writer.write_table(table)
-    if writer is not None:
-        writer.close()
 
 
 def to_be_replaced(out: str | os.PathLike[str], file: str, command: str) -> str:

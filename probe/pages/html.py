@@ -35,7 +35,13 @@ from probe.experiments.senses import NOT_ASKED_FOR
 from probe.experiments.table import every_experiment
 from probe.pages.folder import downloads
 from probe.pages.heads import axis_of_lines, columns_besides_heads, effect_axis, place
-from probe.pages.sentences import TINTS, arcs, example_sentence, left_out_by_rule, marked
+from probe.pages.sentences import (
+    TINTS,
+    arcs,
+    left_out_by_rule,
+    marked,
+    readings_of_first_head,
+)
 from probe.stats.limits import FEW, FEW_CUES, FEWEST_NOUNS, FEWEST_WORDS, GATE, LEVEL, SMALLEST
 from probe.stats.numbers import (
     bare,
@@ -239,7 +245,6 @@ FILTERS = (
     distance_percent,
     downloads,
     effect_axis,
-    example_sentence,
     facts_of,
     grouped,
     in_rows,
@@ -252,6 +257,7 @@ FILTERS = (
     percent,
     place,
     plain,
+    readings_of_first_head,
     scientific,
     smallest_effect,
     texts,
@@ -261,6 +267,19 @@ FILTERS = (
     with_further,
     with_interval,
 )
+
+
+@without_validation
+def page(template: str, sheet: str, *folders: str, **values: Any) -> str:
+    """A page as one self-contained HTML file.
+
+    template: extends `shell.html.j2`
+    sheet: its style sheet
+    folders: of `TEMPLATES`, in which both are looked for
+    values: what the template reads
+    """
+    templates = environment(*folders)
+    return templates.get_template(template).render(**values, **assets(templates, sheet, "page.js"))
 
 
 def assets(templates: Environment, sheet: str, script: str) -> dict[str, Markup | str]:

@@ -23,8 +23,8 @@ from probe.pages.folder import (
 )
 from probe.pages.survey import CERTIFICATE
 from probe.provenance import Origin
-from probe.results.cues import Cues
-from probe.results.evaluation import Evaluation
+from probe.studies.cues import Cues
+from probe.studies.evaluation import FRAMES, Evaluation
 from probe.studies.study import Study
 from probe.studies.survey import Survey
 from probe.studies.words import WORDS
@@ -114,13 +114,10 @@ def _cues(path: Path, manifest: Mapping[str, Any]) -> Cues:
 
 
 def _evaluation(path: Path, manifest: Mapping[str, Any]) -> Evaluation:
-    prefix = "evaluation_"
-    names = {file.removesuffix(".csv") for file in manifest["files"] if file.endswith(".csv")}
-    frames = {
-        name.removeprefix(prefix): frame
-        for name, frame in _frames(path, sorted(names - {f"{prefix}columns"})).items()
-    }
-    return Evaluation(manifest=dict(manifest), cautions=tuple(manifest["said"]), **frames)
+    names = [name for name in FRAMES if f"evaluation_{name}.csv" in manifest["files"]]
+    read = _frames(path, [f"evaluation_{name}" for name in names])
+    frames = dict(zip(names, read.values(), strict=True))
+    return Evaluation(dict(manifest), frames, tuple(manifest["said"]))
 
 
 def _frames(path: Path, names: Sequence[str]) -> dict[str, pd.DataFrame]:

@@ -14,7 +14,7 @@ from probe import charts
 from probe.charts import head_maps
 from probe.charts.grid import head_grids
 from probe.charts.palette import SENSES, image
-from probe.claims import Frames, or_empty, rows_by_word
+from probe.claims import Frames
 from probe.claims.senses import senses_of
 from probe.display import html_of
 from probe.model.records import Trace
@@ -22,15 +22,15 @@ from probe.pages import html, sections
 from probe.pages.cues import notebook_html as cues_html
 from probe.pages.survey import notebook_html as survey_html
 from probe.pages.walk import notebook_html
-from probe.results.cues import Cues
-from probe.results.evaluation import Evaluation
 from probe.results.frames import without_rows
+from probe.results.tables import PageTables, rows_by_word
+from probe.studies.cues import Cues
+from probe.studies.evaluation import Evaluation
 from probe.studies.study import Study
 from probe.studies.survey import Survey
 from probe.walkthrough.walk import Walk
 
 
-@html.without_validation
 def render(frames: Frames, manifest: Mapping[str, Any]) -> str:
     """The page of a study as HTML.
 
@@ -38,10 +38,12 @@ def render(frames: Frames, manifest: Mapping[str, Any]) -> str:
     manifest: model, options and versions; everything but the time of day is on the page.
     """
     page_sections = sections.sections_of(frames)
-    frames = or_empty(without_rows() | dict(frames))
+    frames = PageTables(without_rows() | dict(frames))
     by_word = rows_by_word(frames)
-    templates = html.environment("report", "survey")
-    return templates.get_template("ambiguity.html.j2").render(
+    return html.page(
+        "ambiguity.html.j2",
+        "style.css.j2",
+        *("report", "survey"),
         sections=page_sections,
         headings=sections.under_headings(page_sections),
         frames=frames,
@@ -49,7 +51,6 @@ def render(frames: Frames, manifest: Mapping[str, Any]) -> str:
         hues={word: hues(rows["words"]) for word, rows in by_word.items()},
         model_name=manifest["model"],
         manifest=manifest,
-        **html.assets(templates, "style.css.j2", "page.js"),
     )
 
 
@@ -106,7 +107,7 @@ def _evaluation(evaluation: Evaluation) -> str:
 @html_of.register
 def _study(study: Study) -> str:
     """The answer, the maps, and a line for each word."""
-    frames = or_empty(without_rows() | study.frames)
+    frames = PageTables(without_rows() | study.frames)
     word_heads = study.frames["word_heads"]
     picture = Markup(image(head_maps(word_heads))) if len(word_heads) else ""
     return (

@@ -58,6 +58,11 @@ def sections_of(tables: Collection[str]) -> list[Section]:
     return [section for section in every_section() if section.table in tables]
 
 
+def titles_of(experiments: Collection[str]) -> list[str]:
+    """The titles of the sections of some experiments, in the order of the page."""
+    return [section.title for section in every_section() if section.id in experiments]
+
+
 def under_headings(sections: Sequence[Section]) -> list[tuple[Heading, list[Section]]]:
     """The headings with the sections under each."""
     return [
@@ -74,7 +79,6 @@ OWN_SECTIONS = (
     Section("facts", "facts.html.j2", BELIEVE, order=5),
     Section("nouns", "nouns.html.j2", BELIEVE, table="controls", order=20),
     Section("power", "power.html.j2", BELIEVE, order=95),
-    Section("every", "every.html.j2", BELIEVE, table="word_heads", order=105),
     Section("otherwise", "otherwise.html.j2", BELIEVE, table="predictions", order=110),
     Section("certificate", "certificate.html.j2", BELIEVE, order=140),
     Section("method", "method.html.j2", DONE, order=150),

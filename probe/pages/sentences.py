@@ -9,7 +9,6 @@ from unicodedata import east_asian_width
 import pandas as pd
 
 from probe.claims import Frames
-from probe.claims.cues import clearest_sentence
 from probe.claims.heads import named
 from probe.experiments.run import LEADERS
 from probe.model.tokens import VISIBLE
@@ -32,19 +31,16 @@ AROUND = 30  # kept left and right of what matters in a small picture
 Section = dict[str, Any]
 
 
-def example_sentence(rows: Frames) -> "pd.Series | None":
-    """The row of the sentence of a word in which the first named head writes most from the cue
-    toward the sense that is meant. None where no head has sentences.
+def readings_of_first_head(rows: Frames) -> pd.DataFrame:
+    """The rows of the table `readings` of the first named head that has sentences; none where no
+    head has any.
 
     rows: of the word, by table
     """
     readings = rows["readings"]
-    if readings.empty:
-        return None
     heads = named(rows["word_heads"], LEADERS)[["layer", "head"]].drop_duplicates()
     of_heads = (readings.merge(head.to_frame().T) for _, head in heads.iterrows())
-    of_first = next((rows_of_head for rows_of_head in of_heads if len(rows_of_head)), None)
-    return None if of_first is None else rows["sentences"].iloc[clearest_sentence(of_first)]
+    return next((of_head for of_head in of_heads if len(of_head)), readings[:0])
 
 
 def marked(row: Any) -> list[tuple[str, str]]:
@@ -89,10 +85,11 @@ def arcs(rows: pd.DataFrame) -> Section:
     middle = next(token["middle"] for token in tokens_drawn if token["pos"] == word_pos)
     for part in tokens_drawn:
         part["arc"] = _arc(part, middle)
-    on_cue = [token["attention"] for token in tokens if token["role"] == "cue"]
+    cue = [token for token in tokens_drawn if token["role"] == "cue"]
     # What a small picture shows: from the first to the last token that matters.
     matter = [token for token in tokens_drawn if token["arc"] or token["role"] in ("cue", "word")]
-    strongest = max(tokens_drawn, key=lambda token: token["attention"])
+    strongest = cue or [max(tokens_drawn, key=lambda token: token["attention"])]
+    share = percent(sum(token["attention"] for token in strongest))
     return {
         "sense": tokens[0]["sense"],
         "text": tokens[0]["text"],
@@ -101,8 +98,8 @@ def arcs(rows: pd.DataFrame) -> Section:
         "width": x + MARGIN,
         "left": max(matter[0]["start"] - AROUND, 0),
         "right": min(matter[-1]["end"] + AROUND, x + MARGIN),
-        "most": {"text": strongest["text"], "share": percent(strongest["attention"])},
-        "cue_share": percent(sum(on_cue)) if on_cue else None,
+        "most": {"text": "".join(token["text"] for token in strongest), "share": share},
+        "cue_share": share if cue else None,
     }
 
 

@@ -107,44 +107,29 @@ def _heads_taken_out(folder: Path) -> list[str]:
         return []
 
 
-@html.without_validation
 def render(
-    surveys: Sequence[Survey],
-    manifest: Mapping[str, Any],
-    folders: Sequence[str],
-    *,
-    natural_texts: Sequence[Section | None] | None = None,
-    pages: Sequence[Mapping[str, str]] | None = None,
+    surveys: Sequence[Survey], manifest: Mapping[str, Any], places: Sequence[Section]
 ) -> str:
     """The page as one self-contained HTML file.
 
-    made: the manifest; everything but the time is shown
-    folders: of each model's tables, relative to the page's folder
-    natural_texts: for each model the result of `natural_text`
-    pages: for each model the address of each word's page, by word
+    manifest: everything but the time is shown
+    places: of each model the `folder` of its tables, relative to the page's folder, its
+        `natural_text` as `natural`, and the address of each word's page by word as `pages`
     """
     heads = [survey.frames["survey_heads"] for survey in surveys]
     words = _word_pictures(surveys)
     models: list[Section] = [
-        {"id": number, "natural": natural_text, "pages": of_words, "folder": folder}
-        | words[number]
-        | _model(survey, folder)
-        for number, (survey, folder, natural_text, of_words) in enumerate(
-            zip(
-                surveys,
-                folders,
-                natural_texts or [None] * len(surveys),
-                pages or [{}] * len(surveys),
-                strict=True,
-            )
-        )
+        {"id": number} | place | words[number] | _model(survey, place["folder"])
+        for number, (survey, place) in enumerate(zip(surveys, places, strict=True))
     ]
     all_heads = pd.concat(heads, ignore_index=True)
-    templates = html.environment("survey", "report")
-    return templates.get_template("survey.html.j2").render(
+    return html.page(
+        "survey.html.j2",
+        "survey.css.j2",
+        *("survey", "report"),
         models=models,
         made=manifest,
-        limits=_limits(heads),
+        limit=max(map(charts.survey_limit, heads)),
         verdicts=charts.marked(all_heads.assign(verdict=charts.survey_verdicts(all_heads))),
         framed=bool((all_heads["comparison"].eq("more") & (all_heads["effect"] > 0)).any()),
         dictionary=tables_of(surveys[0])["survey_columns"].to_dict("records"),
@@ -152,14 +137,7 @@ def render(
         clear=percent(CLEAR),
         outlier=f"{OUTLIER:g}",
         most_words=MOST_WORDS,
-        **html.assets(templates, "survey.css.j2", "page.js"),
     )
-
-
-def _limits(heads: Sequence[pd.DataFrame]) -> charts.EffectLimits:
-    """The ends of the maps' scales, the same for all models, as fractions of the gap."""
-    limits = map(charts.survey_limits, heads)
-    return charts.EffectLimits(*(max(ends) for ends in zip(*limits, strict=True)))
 
 
 def _model(survey: Survey, folder: str) -> Section:
@@ -181,17 +159,19 @@ def _model(survey: Survey, folder: str) -> Section:
 
 
 def _cells(survey: Survey, number: int) -> pd.DataFrame:
-    """The effect of each head that is shown on each measured word.
+    """The effect of each head that is shown on each measured word; of more than MOST_WORDS words
+    those with the largest gaps.
 
     `effect` is missing if the word's gap is not clear; `outlier` marks an effect far from the
     effect over all words.
     """
     columns = {"effect": "over_words", "between_words": "between"}
     top = top_over_words(survey.frames["survey_heads"]).rename(columns=columns)
+    if top.empty:
+        return pd.DataFrame(columns=["word", "name", "effect"])
     top = top.assign(name=charts.palette.head_names(top))
     shown = top[["layer", "head", "name", *columns.values()]]
-    parts = [part.merge(shown) for part in word_heads(survey.records, survey.depth)]
-    cells = pd.concat(parts, ignore_index=True)
+    cells = word_heads(survey.records, survey.depth).merge(shown)
     # The mean gap over words, at the depth where the head is read.
     mean_gap = cells.groupby("name")["gap"].transform("mean")
     words = survey.frames["survey_words"].reset_index(names="row").set_index("word")
@@ -201,45 +181,29 @@ def _cells(survey: Survey, number: int) -> pd.DataFrame:
     cells["outlier"] = far > OUTLIER
     cells["kind"] = cells["word"].map(words["kind"])
     cells["target"] = [f"word-{number}-{row}" for row in cells["word"].map(words["row"])]
-    return cells
-
-
-def _words_shown(words: pd.DataFrame) -> list[str]:
-    """The words of the pictures: of more than MOST_WORDS those with the largest gaps.
-
-    words: the frame `survey_words`
-    """
-    measured = words[words["reason"] == ""]
-    return measured.nlargest(MOST_WORDS, "gap")["word"].tolist()
+    drawn = words[words["reason"] == ""].nlargest(MOST_WORDS, "gap")
+    return cells[cells["word"].isin(drawn.index)]
 
 
 def _word_pictures(surveys: Sequence[Survey]) -> list[Section]:
     """For each model a picture for each head that is shown, all on one scale, and the number of
     words that are not drawn.
     """
-    cells: list[pd.DataFrame | None] = []
-    ends = [0.0]
-    for number, survey in enumerate(surveys):
-        if top_over_words(survey.frames["survey_heads"]).empty:
-            cells.append(None)
-            continue
-        rows = _cells(survey, number)
-        rows_of_words = rows[rows["word"].isin(_words_shown(survey.frames["survey_words"]))]
-        cells.append(rows_of_words)
-        ends += rows_of_words["effect"].dropna().tolist()
-    limits = (min(ends), max(ends))
-
-    def pictures(survey: Survey, rows: pd.DataFrame | None) -> Section:
-        if rows is None:
-            return {"words": [], "not_drawn": 0}
+    cells = [_cells(survey, number) for number, survey in enumerate(surveys)]
+    effects = [0.0, *(effect for rows in cells for effect in rows["effect"].dropna())]
+    limits = (min(effects), max(effects))
+    pictures: list[Section] = []
+    for survey, rows in zip(surveys, cells, strict=True):
         names = names_of(top_over_words(survey.frames["survey_heads"]))
         by_head = [rows[rows["name"] == name] for name in names]
-        return {
-            "words": [charts.words_of_head(words, limits=limits) for words in by_head],
-            "not_drawn": survey.frames["survey_model"]["words"].item() - rows["word"].nunique(),
-        }
-
-    return [pictures(*pair) for pair in zip(surveys, cells, strict=True)]
+        words = survey.frames["survey_model"]["words"].item()
+        pictures.append(
+            {
+                "words": [charts.words_of_head(each, limits=limits) for each in by_head],
+                "not_drawn": words - rows["word"].nunique() if names else 0,
+            }
+        )
+    return pictures
 
 
 def _downloads(frames: Mapping[str, pd.DataFrame], cells: int, folder: str) -> list[Section]:
@@ -259,7 +223,7 @@ def notebook_html(survey: Survey) -> str:
     heads = survey.frames["survey_heads"]
     picture = ""
     if survey.frames["survey_model"]["ranked"].item():
-        picture = Markup(image(charts.survey_map(heads, limits=charts.survey_limits(heads))))
+        picture = Markup(image(charts.survey_map(heads, limit=charts.survey_limit(heads))))
     return (
         html.environment("notebook", "survey", "report")
         .get_template("survey.html.j2")

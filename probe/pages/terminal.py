@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
     from probe.model.check import Certificate
     from probe.model.parameters import Count
-    from probe.results.evaluation import Evaluation
+    from probe.studies.evaluation import Evaluation
     from probe.studies.plan import SensePairSize, StudyPlan
     from probe.studies.study import GatePreview
     from probe.studies.survey import SurveyPlan
@@ -94,9 +94,8 @@ def print_parameters(counted: "Count", *, as_json: bool) -> None:
 def print_evaluation(evaluation: "Evaluation") -> None:
     """Every word at its chosen depth, the mean by depth, both with heads taken out where they were,
     the sentences that are read otherwise, and why sentences were left out."""
-    from probe.experiments.accuracy import METHODS
     from probe.experiments.senses import depth_label
-    from probe.results.ablation import CHOSEN
+    from probe.studies.evaluation import CHOSEN, METHODS
 
     words = evaluation.words
     mean_over = f"mean over {counted(len(words), 'word')}"
@@ -202,7 +201,7 @@ def print_otherwise(evaluation: "Evaluation") -> None:
 
 def without_sentences(evaluation: "Evaluation", without: "pd.DataFrame") -> list[str]:
     """What taking the heads out costs at the depth chosen in training, a sentence for each way."""
-    from probe.results.ablation import CHOSEN
+    from probe.studies.evaluation import CHOSEN
     from probe.studies.heads_given import head_index
 
     names = listed(evaluation.heads_out)

@@ -29,9 +29,9 @@ from probe.pages.folder import (
 from probe.pages.verdicts import with_reasons
 from probe.provenance import write_atomically
 from probe.results.columns import dictionary
-from probe.results.cues import Cues
-from probe.results.evaluation import Evaluation
 from probe.studies.across import WORDS, word_heads
+from probe.studies.cues import Cues
+from probe.studies.evaluation import Evaluation
 from probe.studies.study import Study
 from probe.studies.survey import Survey
 from probe.studies.words import WORDS as WORDS_FOLDER
@@ -105,8 +105,8 @@ def write_cues(cues: Cues, out: str | os.PathLike[str], *, command: str = "") ->
     manifest = made_by(cues, command) | {"frames": list(cues.frames)}
     page = cues_page.render(cues, manifest)
     frames = cues_page.tables_of(cues)
-    streams = {"cues": [cues.cues]}
-    return write_folder(out, {CUES: page}, frames=frames, manifest=manifest, streams=streams) / CUES
+    large = {"cues": cues.cues}
+    return write_folder(out, {CUES: page}, frames=frames, manifest=manifest, large=large) / CUES
 
 
 @write.register
@@ -143,30 +143,25 @@ def write_surveys(
     InputError when the folder cannot be written.
     """
     check_folder(out, SURVEY)
-    folders = survey_page.folders(surveys)
     frames: dict[str, pd.DataFrame] = {}
-    streams = {}
-    for survey, folder in zip(surveys, folders, strict=True):
+    large = {}
+    places = []
+    for survey, folder in zip(surveys, survey_page.folders(surveys), strict=True):
         for name, frame in survey_page.tables_of(survey).items():
             frames[f"{folder}{name}"] = frame
-        streams[f"{folder}survey_word_heads"] = word_heads(survey.records, survey.depth)
+        large[f"{folder}survey_word_heads"] = word_heads(survey.records, survey.depth)
+        here = Path(out) / folder
+        pages = _write_pages(survey, here, command)
+        _keep_records(survey, here / WORDS_FOLDER)
+        natural = survey_page.natural_text(here)
+        places.append({"folder": folder, "natural": natural, "pages": pages})
     manifests = [_made_by(survey, command) for survey in surveys]
     whole = manifests[0] if len(manifests) == 1 else survey_page.made_together(manifests)
-    natural_texts = [survey_page.natural_text(Path(out) / folder) for folder in folders]
-    if len(surveys) == 1 and natural_texts[0] is not None:
+    if len(surveys) == 1 and natural is not None:
         # This manifest takes the place of the evaluation's.
-        whole |= {"without": natural_texts[0]["heads"]}
-    pages = [
-        _write_pages(survey, Path(out) / folder, command)
-        for survey, folder in zip(surveys, folders, strict=True)
-    ]
-    for survey, folder in zip(surveys, folders, strict=True):
-        _keep_records(survey, Path(out) / folder / WORDS_FOLDER)
-    page = survey_page.render(surveys, whole, folders, natural_texts=natural_texts, pages=pages)
-    written_folder = write_folder(
-        out, {SURVEY: page}, frames=frames, manifest=whole, streams=streams
-    )
-    return written_folder / SURVEY
+        whole |= {"without": natural["heads"]}
+    page = survey_page.render(surveys, whole, places)
+    return write_folder(out, {SURVEY: page}, frames=frames, manifest=whole, large=large) / SURVEY
 
 
 def _keep_records(survey: Survey, folder: Path) -> None:

@@ -2,6 +2,4 @@
 
 columns, tables       the meaning of every column; tables as typed attributes
 frames                the tables of a report
-cues                  the result of a cue scan
-evaluation, ablation  how well layers separate senses, with all heads and without some
 """

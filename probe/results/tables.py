@@ -1,7 +1,8 @@
 """The tables of a result as typed attributes, so that editors complete them: `study.heads` is
-`study.frames["heads"]`.
+`study.frames["heads"]`. And the tables that a page reads, of which some may be absent.
 """
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Self, overload
 
 import pandas as pd
@@ -97,3 +98,35 @@ class StudyTables(SurveyTables):
     showcase = TableAttribute()  # the sentences that a page shows
     positions = TableAttribute()  # effects of single positions, layer by layer
     edges = TableAttribute()  # edges between senders and receivers
+
+
+class PageTables(dict[str, pd.DataFrame]):
+    """The tables that a page of a study reads, by name.
+
+    A table of a study that is absent has no rows and no columns, because its experiment was not run
+    or may have been removed. Any other name is a KeyError.
+    """
+
+    def __missing__(self, name: str) -> pd.DataFrame:
+        if isinstance(getattr(StudyTables, name, None), TableAttribute):
+            return pd.DataFrame()
+        raise KeyError(f"{name!r} is no table of a study")
+
+
+def rows_by_word(frames: Mapping[str, pd.DataFrame]) -> dict[str, PageTables]:
+    """The rows of each word, by word and table, for every table with a column `word`.
+
+    Example:
+        >>> import pandas as pd
+        >>> from probe.results.tables import rows_by_word
+        >>> words = pd.DataFrame({"word": ["bank", "mole", "mole"], "gap": [0.9, 0.8, 0.7]})
+        >>> {word: len(rows["words"]) for word, rows in rows_by_word({"words": words}).items()}
+        {'bank': 1, 'mole': 2}
+    """
+    with_word = {name: frame for name, frame in frames.items() if "word" in frame}
+    return {
+        str(word): PageTables(
+            {name: frame[(frame["word"] == word).to_numpy()] for name, frame in with_word.items()}
+        )
+        for word in frames["words"]["word"].unique()
+    }

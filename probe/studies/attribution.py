@@ -84,7 +84,7 @@ def qk_attribution(
     request = Request(layer, head, at, source, contrast, by, stack)
     model = _load_checked(model, request, f"Cannot split a score of {request.name}")
     readings = _readings(model, text, target, request)
-    terms = [qk.score_terms(reading.view, by) for reading in readings]
+    terms = [qk.score_terms(view, by) for view, _ in readings]
     return _frame(readings, terms, ["part_query", "part_key", "score"], model)
 
 
@@ -132,10 +132,7 @@ def ov_attribution(
     request = Request(layer, head, at, source, contrast, by, stack)
     model = _load_checked(model, request, f"Cannot split the write of {request.name}")
     readings = _readings(model, text, target, request)
-    terms = [
-        qk.write_terms(reading.view, _direction(model, reading.view, along), by)
-        for reading in readings
-    ]
+    terms = [qk.write_terms(view, _direction(model, view, along), by) for view, _ in readings]
     return _frame(readings, terms, ["part_key", "write"], model)
 
 
@@ -189,10 +186,9 @@ def qk_interventions(
             f"{doing} of {model.name}: it is an encoder-decoder. Split its scores with "
             "probe.qk_attribution, or load a model with one stack."
         )
-    itself, *elsewhere = _readings(model, text, None, request)
-    view = itself.view
+    (view, of_sources), *elsewhere = _readings(model, text, None, request)
     assert isinstance(view.trace, Trace)
-    weights = dict(zip(view.sources, itself.weights, strict=True))
+    weights = dict(zip(view.sources, of_sources, strict=True))
     # In the same text the donors of both sides are the other tokens. In another text the query's
     # donor is the token that reads there, and the key's the token that it reads.
     donors = {side: Donor(view.trace, view.sources[1:]) for side in get_args(Side)}
@@ -247,11 +243,8 @@ class Request(NamedTuple):
         return f"L{self.layer}H{self.head}"
 
 
-class HeadInText(NamedTuple):
-    """A head in one text, and the weight of each token that it reads in the contrast."""
-
-    view: qk.View
-    weights: list[float]  # one for each of `view.sources`
+# A head in one text, and the weight in the contrast of each token that it reads there.
+Reading = tuple[qk.View, list[float]]
 
 
 def _load_checked(model: ModelSource, request: Request, doing: str) -> Model:
@@ -290,12 +283,12 @@ def _load_checked(model: ModelSource, request: Request, doing: str) -> Model:
 
 def _readings(
     model: Model, text: str | Trace | PairTrace, target: str | None, request: Request
-) -> list[HeadInText]:
+) -> list[Reading]:
     """The head at its source token, and at the tokens or in the text of the contrast."""
     view = _view(model, text, target, request)
     contrast = request.contrast
     if contrast is None:
-        return [HeadInText(view, [1.0])]
+        return [(view, [1.0])]
     if contrast == MEAN:
         other_tokens = qk.other_tokens(view)
         if not other_tokens:
@@ -306,13 +299,13 @@ def _readings(
             )
         # score(source) - mean of score(other tokens)
         weights = [1.0, *[-1 / len(other_tokens)] * len(other_tokens)]
-        return [HeadInText(view._replace(sources=[*view.sources, *other_tokens]), weights)]
+        return [(view._replace(sources=[*view.sources, *other_tokens]), weights)]
     if _is_text(contrast, view.read):
         second_view = _view(model, contrast, target, request, like=view)
-        return [HeadInText(view, [1.0]), HeadInText(second_view, [-1.0])]
+        return [(view, [1.0]), (second_view, [-1.0])]
     other_key = text_position(view.read, contrast)
     _require_readable(view, other_key)
-    return [HeadInText(view._replace(sources=[*view.sources, other_key]), [1.0, -1.0])]
+    return [(view._replace(sources=[*view.sources, other_key]), [1.0, -1.0])]
 
 
 def _view(
@@ -442,7 +435,7 @@ def _vector(model: Model, view: qk.View, along: Any) -> tuple[Tensor, int]:
 
 
 def _frame(
-    readings: Sequence[HeadInText], terms: Sequence[qk.Terms], columns: list[str], model: Model
+    readings: Sequence[Reading], terms: Sequence[qk.Terms], columns: list[str], model: Model
 ) -> pd.DataFrame:
     """A row for each term: the labels of its parts, and its sum over readings, weighted."""
     # sum over readings of Σ_source weight(source) · term(source), by the labels of the term

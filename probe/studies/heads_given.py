@@ -2,6 +2,7 @@
 
 import os
 import re
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
@@ -10,8 +11,8 @@ import pandas as pd
 from typing_extensions import TypeAliasType
 
 from probe.errors import InputError
-from probe.experiments.ablation import HeadsOut, with_random_sets
-from probe.patching.sets import HeadIndex, Mask, mask_of
+from probe.model.model import Model
+from probe.patching.sets import HeadIndex
 
 # Columns that order the heads of a file: the first one that it has is used. A report's pages are
 # ordered by `net`, too.
@@ -24,15 +25,11 @@ HeadsSource = TypeAliasType(
 )
 
 
-def heads_out(
-    source: HeadsSource, top: int | None, *, model: str, shape: tuple[int, int], seed: int
-) -> HeadsOut:
-    """The heads to ablate, and RANDOM_SETS sets of other heads, or all sets if there are fewer.
+def heads_of(source: HeadsSource, top: int | None, model: Model) -> list[HeadIndex]:
+    """The heads to ablate, each once.
 
     source: names, a file or a table
     top: use only this many heads of a file or table, those with the largest effect
-    model: the name of the model, for messages
-    shape: the numbers of layers and heads of the model
 
     Raises InputError for a source without heads, heads that the model does not have, and a layer
     with too few other heads for a random set.
@@ -44,12 +41,12 @@ def heads_out(
     else:
         heads = _heads_of_names(source, top)
     heads = list(dict.fromkeys(heads))  # a table has several rows per head
-    _require_in_model(heads, model, shape)
-    _require_others(mask_of(heads, shape))
-    return with_random_sets(heads, shape, seed=seed)
+    _require_in_model(heads, model)
+    return heads
 
 
-def _name(head: HeadIndex) -> str:
+def name_of_head(head: HeadIndex) -> str:
+    """ "L4H1" for (4, 1)."""
     return f"L{head[0]}H{head[1]}"
 
 
@@ -75,9 +72,10 @@ def _heads_of_names(source: Any, top: int | None) -> list[HeadIndex]:
         )
     heads = [head for head in read_heads if head is not None]
     if top is not None:
+        names = ",".join(map(name_of_head, heads))
         raise InputError(
-            f"Cannot ablate the top {top} heads: got the list {','.join(map(_name, heads))}, and "
-            "no effects. Omit top, or give a file with the effect of each head."
+            f"Cannot ablate the top {top} heads: got the list {names}, and no effects. Omit top, "
+            "or give a file with the effect of each head."
         )
     return heads
 
@@ -168,25 +166,26 @@ def _first_by_effect(
     return ordered.sort_values(ascending=False, kind="stable").head(top).index.to_frame()
 
 
-def _require_in_model(heads: Sequence[HeadIndex], model: str, shape: tuple[int, int]) -> None:
-    layers, count = shape
-    for head in heads:
-        if not (0 <= head[0] < layers and 0 <= head[1] < count):
+def _require_in_model(heads: Sequence[HeadIndex], model: Model) -> None:
+    """Raises InputError for a head that the model does not have, and for a layer with fewer heads
+    outside the set than in it: a random set has none of the set's heads."""
+    layers, number = model.config.n_layers, model.config.n_heads
+    for layer, head in heads:
+        if not (0 <= layer < layers and 0 <= head < number):
             raise InputError(
-                f"Cannot ablate {_name(head)}: {model} has no such head, expected layers 0 to "
-                f"{layers - 1} and heads 0 to {count - 1}. Name heads of this model."
+                f"Cannot ablate L{layer}H{head}: {model.name} has no such head, expected layers 0 "
+                f"to {layers - 1} and heads 0 to {number - 1}. Name heads of this model."
             )
-
-
-def _require_others(mask: Mask) -> None:
-    """Raises InputError for a layer with fewer heads outside the set than in it: a random set has
-    none of the set's heads."""
-    for layer, heads in enumerate(mask):
-        ablated = int(heads.sum())
-        remaining = len(heads) - ablated
+        if not model.config.has_heads(layer):
+            raise InputError(
+                f"Cannot ablate heads of {model.name}: its layer {layer} has no attention, and no "
+                "heads. Name heads of other layers."
+            )
+    for layer, ablated in Counter(layer for layer, _ in heads).items():
+        remaining = number - ablated
         if ablated > remaining:
             raise InputError(
-                f"Cannot draw random sets of other heads: of the {len(heads)} heads of layer "
-                f"{layer}, {ablated} are ablated and {remaining} remain, expected at least as many "
+                f"Cannot draw random sets of other heads: of the {number} heads of layer {layer}, "
+                f"{ablated} are ablated and {remaining} remain, expected at least as many "
                 "remaining as ablated. Ablate fewer heads of this layer."
             )

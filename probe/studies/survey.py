@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 import xarray as xr
@@ -24,7 +24,6 @@ from probe.experiments.candidates import as_nouns
 from probe.experiments.material import prepare, sentences_of
 from probe.experiments.measure import count_left_out, measure
 from probe.experiments.observe import split_senses
-from probe.experiments.options import Options
 from probe.experiments.record import WordRecord
 from probe.experiments.store import is_whole, read_record, read_tree, write_record, write_tree
 from probe.model.architectures import require_single
@@ -343,13 +342,7 @@ def _texts_to_certify(model: Model, by_word: Mapping[str, Sequence[Sentence]]) -
 
 
 # --- tasks ----------------------------------------------------------------------------------------
-
-
-class TaskResult(NamedTuple):
-    """What a task returns: a record, and the file to write it to. Tasks end in any order."""
-
-    file: Path
-    record: "WordRecord | xr.Dataset"
+# A task returns a record and the file to write it to, because tasks end in any order.
 
 
 def _word_task(
@@ -358,62 +351,43 @@ def _word_task(
     sentences: Sequence[Sentence],
     unfinished: WordRecord | None,
     progress: Progress = silent,
-) -> TaskResult:
-    """The record of a word.
+) -> tuple[Path, WordRecord]:
+    """The record of a word: with all that its page needs, if the survey has pages and there are
+    enough sentences for one.
 
     unfinished: the record that an interrupted report left of the word
     """
     model = model_of(job)
-    if job.options.experiments == SURVEY.experiments:
-        record = measure_word(model, sentences, job.options, progress)
-    else:
-        record = _measure_for_page(model, sentences, job.options, unfinished, progress)
-    return TaskResult(file, record)
-
-
-def _measure_for_page(
-    model: Model,
-    sentences: Sequence[Sentence],
-    options: Options,
-    unfinished: WordRecord | None,
-    progress: Progress,
-) -> WordRecord:
-    """The record of a word with all that its page needs. A word with too few sentences gets no page
-    and is measured as in a survey without pages.
-
-    unfinished: as in `_word_task`
-    """
-    try:
-        material = prepare(model, sentences[0].word, sentences)
-        splits = split_senses(material, seed=options.seed, causal=model.config.causal)
-    except InputError:  # too few sentences or senses for a page
-        without_page = replace(SURVEY, nouns=options.nouns, seed=options.seed)
-        return measure_word(model, sentences, without_page, progress)
-    return measure(
-        model,
-        material,
-        splits,
-        options,
-        random_model=untrained(model, seed=options.seed),
-        earlier=unfinished,
-        report=progress,
-    )
+    options = job.options
+    if options.experiments != SURVEY.experiments:
+        try:
+            material = prepare(model, sentences[0].word, sentences)
+            splits = split_senses(material, seed=options.seed, causal=model.config.causal)
+        except InputError:  # too few sentences or senses for a page
+            options = replace(SURVEY, nouns=options.nouns, seed=options.seed)
+        else:
+            random_model = untrained(model, seed=options.seed)
+            return file, measure(
+                model,
+                material,
+                splits,
+                options,
+                random_model=random_model,
+                earlier=unfinished,
+                report=progress,
+            )
+    return file, measure_word(model, sentences, options, progress)
 
 
 def _sets_task(
-    job: Job,
-    file: Path,
-    sentences: Sequence[Sentence],
-    order: Sequence[HeadIndex],
-    depth: int,
-) -> TaskResult:
+    job: Job, file: Path, sentences: Sequence[Sentence], order: Sequence[HeadIndex], depth: int
+) -> "tuple[Path, xr.Dataset]":
     """The effect of sets of heads on a word.
 
     order: the top heads of all other words
     depth: the read-out layer
     """
-    sets = measure_sets(model_of(job), sentences, order, depth=depth, seed=job.options.seed)
-    return TaskResult(file, sets)
+    return file, measure_sets(model_of(job), sentences, order, depth=depth, seed=job.options.seed)
 
 
 def _measure_words(
@@ -442,8 +416,8 @@ def _measure_words(
         progress("words", (finished + share) / len(by_file))
 
     task = partial(_word_task, progress=within_word) if report_within_words else _word_task
-    for result in run(task, tasks):
-        write_record(result.file, result.record)
+    for file, record in run(task, tasks):
+        write_record(file, record)
         finished += 1
         progress("words", finished / len(by_file))
 
@@ -469,8 +443,8 @@ def _measure_sets(
         files.append(file)
         if not is_whole(file):
             tasks.append((job, file, sentences, order, summary.depth))
-    for result in run(_sets_task, tasks):
-        write_tree(result.file, xr.DataTree(result.record))
+    for file, sets in run(_sets_task, tasks):
+        write_tree(file, xr.DataTree(sets))
     return [read_tree(file).to_dataset() for file in files]
 
 

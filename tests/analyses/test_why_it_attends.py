@@ -1,5 +1,5 @@
 """The analysis of why heads attend, on SmolLM2: its table equals the stored one, which supports
-what the README says."""
+what reports/README.md says."""
 
 import os
 import subprocess
@@ -19,7 +19,7 @@ LEVEL = 0.05
 
 def test_in_the_stored_table_mlp_0_matches_the_cue_at_nouns():
     """The same pair leads for every head; a noun's part costs less than another token's; nouns in
-    the word's place keep the pair's share. The README says so for "bank"."""
+    the word's place keep the pair's share. reports/README.md says so for "bank"."""
     table = pd.read_csv(STORED)
     scores = table[table["measured"] == "score"]
     leading = scores.groupby(["word", "head"]).head(1)
@@ -32,7 +32,7 @@ def test_in_the_stored_table_mlp_0_matches_the_cue_at_nouns():
     assert (of_bank[["p_query", "p_key"]] < LEVEL).all(axis=None)
     row = next(
         line
-        for line in (ROOT / "README.md").read_text(encoding="utf-8").splitlines()
+        for line in (ROOT / "reports" / "README.md").read_text(encoding="utf-8").splitlines()
         if line.startswith("| Why do they attend")
     )
     for column in ("share", "noun_share", "lost_query", "lost_nouns", "cue_first"):

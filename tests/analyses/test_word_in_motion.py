@@ -22,7 +22,7 @@ TABLE = ROOT / "reports" / "real" / "a_word_in_motion.csv"
 PICTURE = TABLE.with_suffix(".svg")
 LARGEST = 400_000  # bytes
 SMALLEST_TEXT = 11  # pixels, if the picture is WIDTH wide
-WIDTH = 760
+WIDTH = 358
 SVG = "{http://www.w3.org/2000/svg}"
 
 
@@ -33,7 +33,7 @@ def table() -> pd.DataFrame:
 
 def test_the_stored_picture_is_drawn_from_the_stored_table(table):
     note = re.search(r'^NOTE = "(.+)"$', SCRIPT.read_text(encoding="utf-8"), re.MULTILINE)[1]
-    assert PICTURE.read_text(encoding="utf-8") == drawing.word_in_motion(table, note)
+    assert PICTURE.read_text(encoding="utf-8") == drawing.word_in_motion(table, note, " and the")
 
 
 def test_a_picture_shows_the_numbers_of_its_table(table):
@@ -41,10 +41,10 @@ def test_a_picture_shows_the_numbers_of_its_table(table):
     is_end = changed["head"].notna() & (changed["depth"] == 6)
     changed.loc[is_end, "value"] = changed["value"].max()  # as if the swap had no effect
     changed.loc[changed["token"].notna() & changed["head"].notna(), "value"] = 0.03
-    picture = drawing.word_in_motion(changed, "")
+    picture = drawing.word_in_motion(changed, "", " and the")
     assert "36\N{NARROW NO-BREAK SPACE}% of the gap" in PICTURE.read_text(encoding="utf-8")
     assert "0\N{NARROW NO-BREAK SPACE}% of the gap" in picture
-    assert picture.count("to 3.0\N{NARROW NO-BREAK SPACE}%") == 4
+    assert picture.count("to 3.00\N{NARROW NO-BREAK SPACE}%") == 4
 
 
 def test_it_is_small_and_has_no_script_and_no_requests():
@@ -108,7 +108,7 @@ def test_its_numbers_agree_with_patch_and_trace(table, smollm2):
     assert at_end[0] - at_end[1] == pytest.approx(row.gap, abs=1e-4)
     assert at_end[0] - at_end[2] == pytest.approx(row.noise, abs=1e-4)
     for text in (first, second):
-        probabilities = probe.trace(smollm2, text).logits[-1].double().softmax(-1)
+        probabilities = probe.trace(smollm2, f"{text} and the").logits[-1].double().softmax(-1)
         rows = table[table["token"].notna() & table["head"].isna() & (table["text"] == text)]
         for token, value in zip(rows["token"], rows["value"], strict=True):
             (token_id,) = smollm2.tokenizer(token, add_special_tokens=False)["input_ids"]

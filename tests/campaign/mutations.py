@@ -355,10 +355,10 @@ FAULTS = (
         "zip(NEAR_AND_FAR, (_is_far, _is_near), strict=True)",
     ),
     Fault(
-        "experiments/accuracy.py",
+        "studies/evaluation.py",
         "tested on what it learned",
-        "train = list(holdout.train)\n        test = list(holdout.test)\n        depth",
-        "train = list(holdout.test)\n        test = list(holdout.test)\n        depth",
+        "train, test = list(holdout.train), list(holdout.test)\n        depth",
+        "train, test = list(holdout.test), list(holdout.test)\n        depth",
     ),
     Fault(
         "experiments/design.py",

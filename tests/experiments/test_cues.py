@@ -4,6 +4,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from embedded import embedded
@@ -18,22 +19,20 @@ from handmade import (
     resolver,
 )
 from measured import studied
-from seeds import mostly_campaign
 from transformers import GPT2LMHeadModel
 
 import probe
 from probe.errors import InputError
-from probe.experiments import cue_sample, cues
-from probe.experiments.cue_words import Cue, ask, without_beginnings
-from probe.experiments.cues import ScanAxes
+from probe.experiments import cues
+from probe.experiments.cue_sample import POSITIONS
+from probe.experiments.cues import ScanAxes, ask, without_beginnings
 from probe.experiments.material import prepare
 from probe.model.load import load, read_weights
-from probe.model.tokens import ids_after, tokenize, whole_words
+from probe.model.tokens import ids_after, whole_words
 from probe.stats import resampling
-from probe.studies.cues import NOUNS as NOUNS_IN_PLACE
-from probe.studies.cues import _by_embedding
+from probe.studies import cues as study
 from probe.text import lexicon
-from probe.text.slots import frames_for, read_frames, stem_of
+from probe.text.slots import frames_for, read_frames
 from probe.text.splits import cross_fit
 
 DEPTH = 3
@@ -56,16 +55,9 @@ def axes(tiny):
 
 
 @pytest.fixture(scope="module")
-def templates(tiny):
-    slotted = read_frames(frames_for("bank", both_sides=False), "bank", both_sides=False)
-    return [cues.template(tiny, frame, "lake") for frame in slotted]
-
-
-@pytest.fixture(scope="module")
-def fifty(tiny):
-    """Fifty words of the vocabulary, and their ids."""
-    words = whole_words(tiny)[::50][:50]
-    return words, ids_after(tiny, "The", words)
+def slots(tiny):
+    """The frames with fifty words of the vocabulary."""
+    return ask(tiny, "bank", cues=whole_words(tiny)[::50][:50])
 
 
 def close(ours, theirs):
@@ -116,15 +108,12 @@ def sampled(tiny):
 # --- against plain transformers -------------------------------------------------------------------
 
 
-def test_fifty_cues_are_read_as_in_hooked_forwards_of_plain_transformers(
-    tiny, plain, axes, templates, fifty
-):
+def test_fifty_cues_are_read_as_in_hooked_forwards_of_plain_transformers(tiny, plain, axes, slots):
     """Coordinate, attention and write of every head up to the read-out layer, in every frame."""
-    _, ids = fifty
     heads = [(layer, head) for layer in (2, 0, 1) for head in range(4)]
-    scan = cues.scan(read_weights(tiny), templates, ids, axes, heads)
-    for frame, template in enumerate(templates):
-        texts = [template.filled(cue) for cue in ids]
+    scan = cues.scan(read_weights(tiny), slots.templates, slots.ids, axes, heads)
+    for frame, template in enumerate(slots.templates):
+        texts = [template.filled(cue) for cue in slots.ids]
         resid, patterns, z = hooked(plain, [text.ids for text in texts], texts[0].at)
         assert close(scan.coordinate[:, frame], plain_coordinate(axes, resid))
         for number, (layer, head) in enumerate(heads):
@@ -137,28 +126,13 @@ def test_fifty_cues_are_read_as_in_hooked_forwards_of_plain_transformers(
             assert close(scan.write[:, frame, number], along.numpy())
 
 
-def test_scores_equal_the_scores_of_a_trace(tiny, axes, templates, fifty):
-    words, ids = fifty
-    scan = cues.scan(read_weights(tiny), templates[:2], ids[:5], axes, [(1, 2)])
-    for number, word in enumerate(words[:5]):
-        whole = probe.trace(tiny, f"With the {word} the bank")
-        cue = len(templates[1].before)
-        score = float(whole.scores[1, 2, -1, cue])
-        assert scan.score[number, 1, 0] == pytest.approx(score, abs=FORWARD)
-
-
-def test_a_share_is_the_variance_lost_when_hooks_fix_a_head_at_its_mean(
-    tiny, plain, axes, templates, fifty
-):
+def test_a_share_is_the_variance_lost_when_hooks_fix_a_head_at_its_mean(tiny, plain, axes, slots):
     """Every head up to the read-out layer; means and variances are within a frame."""
-    words, ids = fifty
-    weights = read_weights(tiny)
-    sample = cues.draw_sample(templates, words, ids, seed=0, max_texts=50)
-    word = templates[0].word
-    shares = cues.measure_shares(weights, sample, axes, word, [], seed=0)
+    sample = study.draw_sample(slots, seed=0, max_texts=50)
+    shares, _ = study.measure_shares(read_weights(tiny), sample, axes, slots.word, {}, seed=0)
     within = np.zeros(2)
-    lost = {head: 0.0 for head in shares.heads}
-    for frame in range(len(templates)):
+    lost = {head: 0.0 for head in zip(shares["layer"], shares["head"], strict=True)}
+    for frame in range(len(slots.templates)):
         here = np.flatnonzero(sample.frames == frame)
         texts = [sample.rows.texts[row] for row in here]
         rows = [text.ids for text in texts]
@@ -170,20 +144,21 @@ def test_a_share_is_the_variance_lost_when_hooks_fix_a_head_at_its_mean(
             resid, _, _ = hooked(plain, rows, texts[0].at, fixed)
             values = plain_coordinate(axes, resid)
             lost[layer, head] += ((values - values.mean()) ** 2).sum()
-    expected = [1 - lost[head] / within[0] for head in shares.heads]
-    assert np.abs(shares.share - expected).max() < 1e-5
-    assert (shares.low <= shares.share + 1e-9).all() and (shares.share <= shares.high + 1e-9).all()
+    expected = [1 - each / within[0] for each in lost.values()]
+    assert np.abs(shares["share"] - expected).max() < 1e-5
+    assert (shares["share_low"] <= shares["share"] + 1e-9).all()
+    assert (shares["share"] <= shares["share_high"] + 1e-9).all()
 
 
-def test_a_cue_of_several_tokens_is_read_as_a_whole(tiny, axes, templates):
+def test_a_cue_of_several_tokens_is_read_as_a_whole(tiny, axes, slots):
     """Attention is summed over its tokens; the score is the largest of its tokens."""
     word = "riverbanks"
     [ids] = ids_after(tiny, "The", [word])
     assert len(ids) > 1
-    scan = cues.scan(read_weights(tiny), templates, [ids], axes, [(1, 2)])
+    scan = cues.scan(read_weights(tiny), slots.templates, [ids], axes, [(1, 2)])
     whole = probe.trace(tiny, f"The {word} and the bank")
     # The space before the word is a separate token here, and belongs to the cue.
-    first = len(templates[2].before)
+    first = len(slots.templates[2].before)
     cue = list(range(first, first + len(ids)))
     assert cue[1:] == list(whole.tokens.positions_of(word))
     assert scan.attention[0, 2, 0] == pytest.approx(
@@ -194,60 +169,27 @@ def test_a_cue_of_several_tokens_is_read_as_a_whole(tiny, axes, templates):
     assert scan.coordinate[0, 2] == pytest.approx(plain_coordinate(axes, resid).item(), rel=1e-4)
 
 
-def test_an_encoder_also_reads_cues_after_the_word(axes):
-    model = embedded("tiny-senses-bidirectional")
-    texts = frames_for("bank", both_sides=True)
-    slotted = read_frames(texts, "bank", both_sides=True)
-    filled = [cues.template(model, frame, "lake") for frame in slotted]
-    [ids] = ids_after(model, "The", ["shore"])
-    scan = cues.scan(read_weights(model), filled, [ids], axes, [(0, 1)])
-    for number, text in enumerate(texts):
-        whole = probe.trace(model, text.replace("_", "shore"))
-        word = whole.tokens.positions_of("bank")[-1]
-        [cue] = whole.tokens.positions_of("shore")
-        assert scan.attention[0, number, 0] == pytest.approx(
-            float(whole.pattern[0, 1, word, cue]), rel=1e-4
-        )
-        resid = whole.resid_post[DEPTH - 1, word]
-        assert scan.coordinate[0, number] == pytest.approx(
-            plain_coordinate(axes, resid).item(), rel=1e-4
-        )
-
-
 # --- chunks ---------------------------------------------------------------------------------------
 
 
-def test_chunks_of_another_size_give_the_same_numbers(tiny, axes, templates, fifty):
-    words, ids = fifty
+def test_chunks_of_another_size_give_the_same_numbers(tiny, axes, slots):
     weights = read_weights(tiny)
     heads = [(0, 1), (2, 3)]
     whole, parts = (
-        cues.scan(weights, templates, ids, axes, heads, chunk=chunk) for chunk in (512, 12)
+        cues.scan(weights, slots.templates, slots.ids, axes, heads, chunk=chunk)
+        for chunk in (512, 12)
     )
-    for name in ("coordinate", "attention", "score", "write"):
-        assert np.allclose(getattr(whole, name), getattr(parts, name), rtol=1e-4, atol=1e-5)
-    sample = cues.draw_sample(templates, words, ids, seed=1)
-    nouns = [("ladder", ids_after(tiny, "The", ["ladder"])[0])]
+    for of_whole, of_parts in zip(whole, parts, strict=True):
+        assert np.allclose(of_whole, of_parts, rtol=1e-4, atol=1e-5)
+    sample = study.draw_sample(slots, seed=1)
+    assert np.bincount(sample.frames).tolist() == [50] * 4
+    nouns = {"ladder": ids_after(tiny, "The", ["ladder"])[0]}
     whole, parts = (
-        cues.measure_shares(weights, sample, axes, templates[0].word, nouns, seed=0, chunk=chunk)
+        study.measure_shares(weights, sample, axes, slots.word, nouns, seed=0, chunk=chunk)
         for chunk in (256, 14)
     )
-    for name in ("share", "low", "high", "r", "slope"):
-        assert np.allclose(getattr(whole, name), getattr(parts, name), rtol=1e-4, atol=1e-5)
-
-
-def test_no_run_holds_more_texts_than_a_chunk(tiny, axes, templates, fifty, monkeypatch):
-    """Memory must not grow with the vocabulary."""
-    sizes = []
-    read = cues.read_texts
-
-    def counting(weights, rows, *more):
-        sizes.append(len(rows.texts))
-        return read(weights, rows, *more)
-
-    monkeypatch.setattr(cues, "read_texts", counting)
-    cues.scan(read_weights(tiny), templates, fifty[1], axes, [], chunk=16)
-    assert max(sizes) == 16 and sum(sizes) == 50 * len(templates)
+    for of_whole, of_parts in zip(whole, parts, strict=True):
+        pd.testing.assert_frame_equal(of_whole, of_parts, rtol=1e-4, atol=1e-5)
 
 
 # --- planted answers ------------------------------------------------------------------------------
@@ -290,20 +232,15 @@ def test_forty_planted_cues_are_separated_from_each_other_and_from_360_other_wor
     assert scan.summary["auroc"] == 1 and scan.summary["held_out"] == 2 * FITTED
 
 
-def test_all_of_the_variance_passes_through_the_planted_head(planted):
+def test_all_of_the_variance_passes_through_the_planted_head_and_only_at_the_word(planted):
     scan, _ = planted
     first, *other_heads = scan.heads.to_dict("records")
     assert (first["layer"], first["head"]) == (1, 2)
     assert first["share"] == pytest.approx(1, abs=0.02)
     assert max(abs(head["share"]) for head in other_heads) < 0.02
     assert set(zip(scan.cues["layer"], scan.cues["head"], strict=True)) == {(1, 2)}
-
-
-def test_a_head_that_reads_only_from_the_word_writes_nothing_at_other_nouns(planted):
-    scan, _ = planted
-    nouns = scan.frames["cues_nouns"]
-    here = nouns[(nouns["layer"] == 1) & (nouns["head"] == 2)]
-    assert list(here["noun"]) == list(NOUNS[:NOUNS_IN_PLACE])
+    here = scan.frames["cues_nouns"].query("layer == 1 and head == 2")
+    assert list(here["noun"]) == list(NOUNS[: study.NOUNS])
     assert here["slope"].abs().max() < 0.05
 
 
@@ -351,11 +288,6 @@ def test_two_texts_are_enough_to_separate_the_cues_of_the_grammar(tiny, word, te
     assert auroc > 0.5, "the first text is positive"
 
 
-@pytest.mark.parametrize("word", mostly_campaign(["apple", "bank", "mole"]))
-def test_held_out_cues_of_the_grammar_are_separated(tiny, word):
-    assert probe.cues(tiny, word).summary["auroc"] >= 0.99
-
-
 # --- arithmetic -----------------------------------------------------------------------------------
 
 
@@ -365,22 +297,9 @@ def test_the_share_is_one_if_everything_is_fixed_and_zero_if_nothing_changes():
     whole = rng.normal(size=40) + 5 * frames
     level = 3.0 * frames
     fixed = np.stack([whole, level, whole / 2], axis=1)
-    share, low, high = cues.lost_variance(whole, fixed, frames, list("abcdefgh") * 5, seed=0)
+    share, low, high = study.lost_variance(whole, fixed, frames, list("abcdefgh") * 5, seed=0)
     assert share == pytest.approx([0, 1, 0.75])
     assert low == pytest.approx([0, 1, 0.75]) and high == pytest.approx([0, 1, 0.75])
-
-
-def test_a_cue_that_is_drawn_twice_counts_twice():
-    rng = np.random.default_rng(4)
-    both = rng.normal(size=(12, 3))
-    frames = np.arange(12) % 2
-    times = rng.integers(0, 4, size=12)
-    [weighted] = cues._lost(both, frames, times[None].astype(float))
-    squares = np.zeros(3)
-    for frame in (0, 1):
-        rows = np.repeat(both[frames == frame], times[frames == frame], axis=0)
-        squares += ((rows - rows.mean(0)) ** 2).sum(0)
-    assert weighted == pytest.approx(1 - squares[1:] / squares[0])
 
 
 def test_intervals_are_wider_if_the_cues_are_forms_of_few_words():
@@ -391,8 +310,8 @@ def test_intervals_are_wider_if_the_cues_are_forms_of_few_words():
     frames = np.zeros(200, dtype=int)
     clusters = [str(row // 20) for row in range(200)]
     separate = [str(row) for row in range(200)]
-    wide = cues.lost_variance(whole, fixed, frames, clusters, seed=0)
-    narrow = cues.lost_variance(whole, fixed, frames, separate, seed=0)
+    wide = study.lost_variance(whole, fixed, frames, clusters, seed=0)
+    narrow = study.lost_variance(whole, fixed, frames, separate, seed=0)
     assert (wide[2] - wide[1]) > 2 * (narrow[2] - narrow[1])
 
 
@@ -419,13 +338,7 @@ def test_reliability_follows_from_the_correlation_of_halves():
 def test_the_layer_is_the_first_after_the_fall_where_frames_agree_as_well_as_in_later_layers(
     reliability, depth
 ):
-    assert cues.first_reliable(np.array(reliability), 200) == depth
-
-
-def test_auroc_counts_a_tie_as_half():
-    values = np.array([[1.0], [2.0], [2.0], [0.0]])
-    separation = cues.tell_apart(values, np.array([True, True, False, False]))
-    assert separation.auroc == pytest.approx([(0 + 1 + 0.5 + 1) / 4])
+    assert study.first_reliable(np.array(reliability), 200) == depth
 
 
 def test_random_embeddings_separate_no_held_out_cues():
@@ -436,56 +349,29 @@ def test_random_embeddings_separate_no_held_out_cues():
     split = cross_fit(sentences, SENSES, seed=0)
     number_of = {cue: number for number, cue in enumerate(dict.fromkeys(s.cue for s in sentences))}
     cue_of = {
-        row: Cue(sentence.cue, (number_of[sentence.cue],)) for row, sentence in enumerate(sentences)
+        row: (sentence.cue, (number_of[sentence.cue],)) for row, sentence in enumerate(sentences)
     }
     weights = [read_weights(random_model(seed=seed)) for seed in range(8)]
-    plain, whitened = np.mean([_by_embedding(each, split, cue_of) for each in weights], axis=0)
+    plain, whitened = np.mean(
+        [study._by_embedding(each, split, cue_of) for each in weights], axis=0
+    )
     assert 0.35 < plain < 0.65 and 0.35 < whitened < 0.65
 
 
 def test_whitened_embeddings_have_a_covariance_of_one(tiny, plain):
     weights = read_weights(tiny)
     table = plain.transformer.wte.weight.detach().double()
-    covariance = np.cov((table @ cues.whitening(weights)).numpy().T, bias=True)
+    covariance = np.cov((table @ study.whitening(weights)).numpy().T, bias=True)
     np.testing.assert_allclose(covariance, np.eye(len(covariance)), atol=1e-6)
-
-
-def test_the_embedding_of_a_cue_is_the_mean_over_its_tokens(tiny, plain):
-    weights = read_weights(tiny)
-    table = plain.transformer.wte.weight.detach().double()
-    embeddings = cues.token_embeddings(weights, [(3,), (5, 8)])
-    torch.testing.assert_close(embeddings, torch.stack([table[3], (table[5] + table[8]) / 2]))
-
-
-def test_a_sample_has_each_frame_equally_often(templates, fifty):
-    words, ids = fifty
-    one_frame = cues.draw_sample(templates, words, ids, seed=0, max_texts=48)
-    assert np.bincount(one_frame.frames).tolist() == [12] * 4
-    texts = [text.ids for text in one_frame.rows.texts]
-    assert len(set(texts)) == 48
-    every_frame = cues.draw_sample(templates, words, ids, seed=0, max_texts=1000)
-    assert np.bincount(every_frame.frames).tolist() == [50] * 4
-    assert len({text.ids for text in every_frame.rows.texts}) == 200
 
 
 # --- frames, words and invalid input --------------------------------------------------------------
 
 
-def test_whole_words_consist_of_letters_and_are_one_token_each(tiny):
-    words = whole_words(tiny)
-    assert "lake" in words and "The" in words
-    assert all(word.isalpha() and len(word) >= 3 for word in words)
-    assert len(set(words)) == len(words)
-    usable = [ids for ids in ids_after(tiny, "The", words) if ids is not None and len(ids) == 1]
-    text = tokenize(tiny, "The lake bank")
-    assert ids_after(tiny, "The", ["lake"]) == [text.ids[2:3]]
-    assert len(usable) > 0.9 * len(words)
-
-
 def test_a_token_is_a_beginning_if_a_plain_model_continues_it(tiny, plain):
     """The probability of all tokens that continue a word, after each of 200 tokens."""
     slots = ask(tiny, "bank")
-    first = replace(slots, cues=slots.cues[:200])
+    first = replace(slots, cues=dict(list(slots.cues.items())[:200]))
     whole = without_beginnings(tiny, first)
     vocabulary = tiny.tokenizer.get_vocab()
     continues = [not name.startswith("Ġ") and name[0].isalpha() for name in vocabulary]
@@ -494,22 +380,12 @@ def test_a_token_is_a_beginning_if_a_plain_model_continues_it(tiny, plain):
     )
     before = slots.templates[0].before
     with torch.inference_mode():
-        logits = plain(torch.tensor([[*before, *cue.ids] for cue in first.cues])).logits[:, -1]
+        logits = plain(torch.tensor([[*before, *ids] for ids in first.ids])).logits[:, -1]
     p = logits.softmax(-1)[:, continuations].sum(-1)
-    expected = [cue.word for cue, more in zip(first.cues, p, strict=True) if more <= 0.5]
+    expected = [cue for cue, more in zip(first.cues, p, strict=True) if more <= 0.5]
     assert whole.words == expected and 0 < whole.beginnings == 200 - len(expected)
-
-
-def test_a_model_without_next_tokens_keeps_its_whole_words():
-    model = embedded("tiny-senses-bidirectional")
-    slots = ask(model, "bank")
-    assert without_beginnings(model, slots) is slots
-
-
-def test_words_that_a_user_gives_are_tried_even_if_the_model_continues_them(tiny):
-    words = [*whole_words(tiny)[:40]]
-    scan = probe.cues(tiny, "bank", texts=("The river bank", "The loan bank"), cues=words)
-    assert list(scan.cues["cue"].unique()) == words and scan.summary["beginnings"] == 0
+    encoder = ask(embedded("tiny-senses-bidirectional"), "bank")
+    assert without_beginnings(embedded("tiny-senses-bidirectional"), encoder) is encoder
 
 
 # --- the sample of a report -----------------------------------------------------------------------
@@ -529,32 +405,10 @@ def test_a_report_tries_a_sample_along_the_axis_of_the_whole_scan(tiny, sampled)
     assert whole.summary["reliability"] == pytest.approx(float(sample.reliability), abs=1e-5)
 
 
-def test_a_sample_costs_the_allowed_number_of_token_positions(tiny, sampled):
-    sample = sampled.measured["cue_sample"]
-    slots = ask(tiny, "bank", cues=sample.cue.values.tolist())
-    positions = sum(t.at + 2 - len(t.before) for t in slots.templates)  # from the cue to the word
-    depth = sampled.depth / tiny.config.n_layers
-    cost = sample.drawn.item() * (positions * depth + 1)
-    assert cost == pytest.approx(cue_sample.POSITIONS, rel=0.01)
-
-
-def test_the_tokens_of_a_frame_do_not_depend_on_the_cue_that_finds_them(tiny):
-    """One of the cues has several tokens, of which the first is only a space."""
-    slotted = read_frames(frames_for("bank", both_sides=False), "bank", both_sides=False)
-    for frame in slotted:
-        assert cues.template(tiny, frame, "riverbanks") == cues.template(tiny, frame, "lake")
-
-
-@pytest.mark.parametrize(
-    ("words", "same"), [(("loan", "Loans", "loaned"), True), (("lake", "loan"), False)]
-)
-def test_forms_of_a_word_share_a_stem(words, same):
-    assert (len({stem_of(word) for word in words}) == 1) == same
-
-
 def test_cues_of_the_fitted_texts_are_marked_in_any_form(tiny):
     words = ["river", "rivers", "Loan", "lake", "pond", "money", "shore", "cash", "fish", "boat"]
     scan = probe.cues(tiny, "bank", texts=("The river bank", "The loan bank"), cues=words)
+    assert list(scan.cues["cue"].unique()) == words and scan.summary["beginnings"] == 0
     each = scan.cues.drop_duplicates("cue").set_index("cue")["seen"]
     assert [word for word in words if each[word]] == ["river", "rivers", "Loan"]
 
@@ -578,12 +432,6 @@ def test_input_that_cannot_be_scanned_is_refused_in_a_sentence(tiny, options, me
         probe.cues(tiny, "bank", **options)
 
 
-def test_a_word_without_shipped_sentences_may_be_given_in_two_texts(tiny):
-    message = r"Give one of these, or give two texts with the word \(texts=, on the command line"
-    with pytest.raises(InputError, match=message):
-        probe.cues(tiny, "wug")
-
-
 @pytest.mark.parametrize(
     ("word", "options"),
     [("zither", {}), ("bank", {"texts": ("The river bank", "The cat")})],
@@ -593,3 +441,65 @@ def test_a_word_that_cannot_be_read_is_refused_before_the_vocabulary_is(tiny, wo
     with pytest.raises(InputError, match=f"'{word}'"):
         probe.cues(tiny, word, progress=lambda stage, _: stages.append(stage), **options)
     assert stages == ["axis"]
+
+
+def test_an_encoder_also_reads_cues_after_the_word(axes):
+    model = embedded("tiny-senses-bidirectional")
+    texts = frames_for("bank", both_sides=True)
+    slotted = read_frames(texts, "bank", both_sides=True)
+    filled = [cues.template(model, frame, "lake") for frame in slotted]
+    [ids] = ids_after(model, "The", ["shore"])
+    scan = cues.scan(read_weights(model), filled, [ids], axes, [(0, 1)])
+    for number, text in enumerate(texts):
+        whole = probe.trace(model, text.replace("_", "shore"))
+        word = whole.tokens.positions_of("bank")[-1]
+        [cue] = whole.tokens.positions_of("shore")
+        assert scan.attention[0, number, 0] == pytest.approx(
+            float(whole.pattern[0, 1, word, cue]), rel=1e-4
+        )
+        resid = whole.resid_post[DEPTH - 1, word]
+        assert scan.coordinate[0, number] == pytest.approx(
+            plain_coordinate(axes, resid).item(), rel=1e-4
+        )
+
+
+def test_a_cue_that_is_drawn_twice_counts_twice():
+    rng = np.random.default_rng(4)
+    both = rng.normal(size=(12, 3))
+    frames = np.arange(12) % 2
+    times = rng.integers(0, 4, size=12)
+    [weighted] = study._lost(both, frames, times[None].astype(float))
+    squares = np.zeros(3)
+    for frame in (0, 1):
+        rows = np.repeat(both[frames == frame], times[frames == frame], axis=0)
+        squares += ((rows - rows.mean(0)) ** 2).sum(0)
+    assert weighted == pytest.approx(1 - squares[1:] / squares[0])
+
+
+def test_the_embedding_of_a_cue_is_the_mean_over_its_tokens(tiny, plain):
+    weights = read_weights(tiny)
+    table = plain.transformer.wte.weight.detach().double()
+    embeddings = study.token_embeddings(weights, [(3,), (5, 8)])
+    torch.testing.assert_close(embeddings, torch.stack([table[3], (table[5] + table[8]) / 2]))
+
+
+def test_a_sample_costs_the_allowed_number_of_token_positions(tiny, sampled):
+    sample = sampled.measured["cue_sample"]
+    slots = ask(tiny, "bank", cues=sample.cue.values.tolist())
+    positions = sum(t.at + 2 - len(t.before) for t in slots.templates)  # from the cue to the word
+    depth = sampled.depth / tiny.config.n_layers
+    cost = sample.drawn.item() * (positions * depth + 1)
+    assert cost == pytest.approx(POSITIONS, rel=0.01)
+
+
+def test_the_tokens_of_a_frame_do_not_depend_on_the_cue_that_finds_them(tiny):
+    """One of the cues has several tokens, of which the first is only a space."""
+    slotted = read_frames(frames_for("bank", both_sides=False), "bank", both_sides=False)
+    for frame in slotted:
+        assert cues.template(tiny, frame, "riverbanks") == cues.template(tiny, frame, "lake")
+
+
+def test_a_word_without_shipped_sentences_may_be_given_in_two_texts(tiny):
+    message = r"Give one of these, or give two texts with the word \(texts=, on the command line"
+    with pytest.raises(InputError, match=message):
+        probe.cues(tiny, "wug")

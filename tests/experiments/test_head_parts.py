@@ -17,18 +17,14 @@ from handmade import (
     without,
 )
 from hooked_runs import target_z
-from measured import options_of, studied
+from measured import observe, options_of, prepare, prepare_pairs, studied
 from seeds import mostly_campaign
 
+from probe import TargetText, read_weights
 from probe.experiments import head_parts
 from probe.experiments.columns import dataset
 from probe.experiments.design import pairs_of
-from probe.experiments.material import prepare
-from probe.experiments.observe import observe
-from probe.experiments.prepare import prepare_pairs
 from probe.experiments.swaps import drawn_effects, effects_of, swap_effect
-from probe.model.load import read_weights
-from probe.model.variants import TargetText
 from probe.patching.inputs import target_texts
 from probe.stats import resampling
 
@@ -250,7 +246,7 @@ def test_parts_of_z_are_pattern_times_values_and_sum_to_z(kind):
     ],
 )
 def test_the_positions_at_which_texts_differ(ids, other_ids, differ):
-    assert head_parts._differing(ids, other_ids) == differ
+    assert head_parts.differing_positions(ids, other_ids) == differ
 
 
 @pytest.mark.parametrize("same", [True, False])

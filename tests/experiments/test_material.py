@@ -7,10 +7,9 @@ import pytest
 from checkpoints import make_checkpoint
 from handmade import PLAIN, WORD, make_sentences, resolver_model, without
 
-from probe.errors import InputError
+from probe import InputError, load, read_sentences
 from probe.experiments.material import REPEATED, prepare, prepare_counted
-from probe.model.load import load
-from probe.text.sentences import LeftOut, Sentence, read_sentences
+from probe.text.sentences import LeftOut, Sentence
 from probe.text.spans import find_word
 
 LATE = "the cue comes after the word, where a causal model cannot have read it yet"

@@ -13,10 +13,11 @@ from tempfile import TemporaryDirectory
 import numpy as np
 import pytest
 import torch
-from example_study import make_study, of_bank
+from example_profiles import directions, elsewhere, profiles
 from families import each_family, family_model
 from handmade import random_model, write_checkpoint
 from packaged import need_smollm2
+from stored_study import stored_study
 from tokenizers import Tokenizer, pre_tokenizers
 from tokenizers.models import WordLevel
 from torch.utils.flop_counter import FlopCounterMode
@@ -25,7 +26,7 @@ from transformers import GPT2Config, PreTrainedTokenizerFast
 
 import probe
 from probe import charts
-from probe.charts.heads import in_general
+from probe.charts.maps import in_general
 from probe.experiments import profiles as room
 from probe.model import attention, blocks, hooks, qk
 from probe.model.load import load
@@ -430,37 +431,49 @@ def card_of(page, name):
     return " ".join(html.unescape(re.sub("<[^>]+>", " ", card)).split(" ")).replace("\n", " ")
 
 
+def study_with_profiles(*words):
+    """The stored study with made-up profiles, in which L3H2 has two names."""
+    study = stored_study(*words)
+    readings = study.frames["readings"]
+    return stored_study(
+        *words,
+        profiles=profiles(study.word_heads, np.random.default_rng(7)),
+        elsewhere=elsewhere(readings),
+        directions=directions(readings, ("tree", "loan")),
+    )
+
+
 def test_the_sentences_of_a_card_name_kinds_and_the_share_of_the_cue(tmp_path):
-    study = of_bank(make_study())
+    study = study_with_profiles("bank")
     probe.write(study, tmp_path)
     page = re.sub(r"</?(b|bdi|button|span)\b[^>]*>", "", (tmp_path / REPORT).read_text("utf-8"))
-    card = card_of(page, "L0H2")
+    card = card_of(page, "L3H2")
     for kind, share, texts in (
         ("a previous-token", 0.61, "natural sentences"),
         ("an induction", 0.72, "repeated random tokens"),
     ):
         assert (
-            f"L0H2 is {kind} head in general: {percent(share)} of its attention in {texts} goes "
+            f"L3H2 is {kind} head in general: {percent(share)} of its attention in {texts} goes "
             f"there (limit: {percent(0.5)})."
         ) in card
     assert card.count("head in general") == 2
     bank = study.profiles[study.profiles["word"] == "bank"]
-    row = of_head(bank, (0, 2), "natural")
-    layer = bank[(bank["texts"] == "natural") & (bank["layer"] == 0)]
+    row = of_head(bank, (3, 2), "natural")
+    layer = bank[(bank["texts"] == "natural") & (bank["layer"] == 3)]
     assert (
         f"{percent(row['cue_share'])} goes to the cue. Divided evenly, it would be "
-        f"{percent(row['even_share'])}; the median head of layer 0 gives the cue "
+        f"{percent(row['even_share'])}; the median head of layer 3 gives the cue "
         f"{percent(layer['cue_share'].median())}."
     ) in card
     assert f"first token  {percent(row['first'])} ({percent(layer['first'].median())})" in card
 
 
 def test_the_tooltip_of_the_map_has_a_line_on_every_head():
-    study = make_study()
+    study = study_with_profiles()
     lines = in_general(study.profiles)
     assert len(lines) == len(study.word_heads)
-    row = of_head(study.profiles[study.profiles["word"] == "mole"], (0, 2), "natural")
-    [line] = lines.query("word == 'mole' and layer == 0 and head == 2")["in_general"]
+    row = of_head(study.profiles[study.profiles["word"] == "mole"], (3, 2), "natural")
+    [line] = lines.query("word == 'mole' and layer == 3 and head == 2")["in_general"]
     assert line == (
         f"first token {percent(row['first'])}, previous {percent(row['previous'])}, "
         f"induction {percent(0.72)}"

@@ -5,13 +5,10 @@ from functools import cache
 import pytest
 from embedded import embedded
 from handmade import WORD, make_sentences
-from measured import assert_same, options_of
+from measured import assert_same, measure, options_of, prepare, split_senses
 from planted import planted_model
 
 import probe
-from probe.experiments.material import prepare
-from probe.experiments.measure import measure
-from probe.experiments.observe import split_senses
 from probe.experiments.store import read_record, write_record
 from probe.experiments.table import every_experiment
 from probe.model.load import untrained
@@ -39,7 +36,7 @@ def records():
     tiny = embedded()
     planted, _ = planted_model("backup", 0)
     return (
-        measured(tiny, prepare(tiny, "bank", probe.lexicon.expand("bank").sentences[:96])),
+        measured(tiny, prepare(tiny, "bank", probe.lexicon.expand("bank").sentences[:48])),
         measured(planted, prepare(planted, WORD, SENTENCES)),
     )
 

@@ -7,7 +7,7 @@ neither a kernel nor a network.
 import sys
 
 import pytest
-from example_study import make_study
+from stored_study import stored_study
 
 import probe
 from probe.display import html_of
@@ -24,9 +24,9 @@ def explored(tiny):
 
 
 def test_a_study_without_significant_effects_has_a_note_instead_of_a_picture():
-    picture = make_study(apart=False)._repr_html_()
+    picture = stored_study("window")._repr_html_()
     assert "<img" not in picture and "These sentences do not separate the meanings of" in picture
-    assert picture.count("not significant, so no head is ranked") == 3
+    assert picture.count("not significant, so no head is ranked") == 1
     with pytest.raises(TypeError, match="no picture of a dict"):
         html_of({})
 
@@ -75,7 +75,7 @@ class TestInChromium:
         head = f'{HEAD}<meta http-equiv="Content-Security-Policy" content="{policy}">'
         shown = [
             probe.trace(model, "He sat by the <b>river</b> near the bank"),
-            make_study(),
+            stored_study(),
         ]
         path = tmp_path / "saved.html"
         path.write_text(head + "".join(one._repr_html_() for one in shown), encoding="utf-8")
@@ -91,7 +91,7 @@ class TestInChromium:
         assert pictures[0][2].startswith("Attention of ")
         assert pictures[1][2].startswith("Maps of bank, mole")
         assert all(share > 0.01 for share in images.evaluate_all(INKED))
-        assert "Resolvers: bank L0H2; mole L0H1 and L0H2." in page.inner_text("body")
+        assert "Resolvers: bank L0H0 and L3H2; mole L0H0, L3H2 and L3H0." in page.inner_text("body")
         # The text's own markup is shown, not run.
         assert page.locator("body > div b", has_text="river").count() == 0
 

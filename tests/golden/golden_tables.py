@@ -123,7 +123,7 @@ CASES: dict[str, list[list[str]] | Callable[[], None]] = {
         ["check"],
         ["check", *ENCODER],
         ["check", "--model", "tiny-translator"],
-        ["params", "tiny-senses"],
+        ["models", "tiny-senses"],
     ],
     "functions": run_functions,
 }

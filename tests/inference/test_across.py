@@ -14,7 +14,6 @@ from example_survey import sets_of
 from made_words import HEADS, LAYERS, effects_of, gap_of, made_word, net_of, unmeasured
 
 from probe.errors import InputError
-from probe.results.columns import about
 from probe.studies import across
 from probe.studies.across import summarise
 
@@ -145,25 +144,18 @@ def test_effects_on_any_noun_are_separated_from_effects_on_words():
     assert model["words_compared"] == 30
     assert model["general_share"] == 0.25  # gaps of a half, squared
     assert model["ambiguity_p"] == 1 / (1 + DRAWS)
-
-
-def test_only_words_with_nouns_are_compared():
-    words = words_with_nouns(20)
+    # Only words with nouns are compared.
     without_nouns = [made_word(50 + n, effects_of(**{A: 1.0}), noise=0.03) for n in range(20)]
-    summary = summary_of([*words, *without_nouns])
-    heads = heads_by_name(summary)
-    assert heads.loc[A, "effect"] == pytest.approx(0.65, abs=0.03)
-    assert heads.loc[A, "more"] == pytest.approx(0.3, abs=0.04)  # of the 20 that were compared
-    table = summary.frames["survey_words"].set_index("word")
+    both = summary_of([*words_with_nouns(20), *without_nouns])
+    row = heads_by_name(both).loc[A]
+    assert row["effect"] == pytest.approx(0.65, abs=0.03)
+    assert row["more"] == pytest.approx(0.3, abs=0.04)
+    table = both.frames["survey_words"].set_index("word")
     assert table.loc["word050", "nouns"] == "" and np.isnan(table.loc["word050", "general_gap"])
     assert table.loc["word000", ["nouns", "general_gap"]].tolist() == ["fence", 0.5]
-
-
-def test_without_nouns_nothing_is_compared():
-    heads = summary_of(words_of_two_kinds()).frames["survey_heads"]
-    for name in ("nouns", "more", "more_low", "more_high", "p_more"):
-        assert heads[name].isna().all()
-    assert (heads["comparison"] == "").all()
+    alone = heads_by_name(summary_of(without_nouns))
+    assert alone[["nouns", "more", "p_more"]].isna().all(axis=None)
+    assert (alone["comparison"] == "").all()
 
 
 # --- read-out depths, and the contents of the tables ------------------------------------------------
@@ -193,40 +185,18 @@ def test_neither_the_order_of_the_words_nor_a_second_run_changes_the_tables(orde
     assert first.left_out_orders == second.left_out_orders
 
 
-class Alive:
-    """Counts how many of the passed objects are alive, and the largest number so far."""
-
-    def __init__(self):
-        self.now, self.maximum = 0, 0
-
-    def count(self, value):
-        self.now += 1
-        self.maximum = max(self.maximum, self.now)
-        weakref.finalize(value, self._forget)
-        return value
-
-    def _forget(self):
-        self.now -= 1
-
-
-def test_memory_does_not_hold_the_words(monkeypatch):
-    """A record is freed once its numbers are computed. At most two batches of numbers are alive:
-    the batch being read and the batch being added.
-    """
-    of_records, of_numbers = Alive(), Alive()
-    numbers_of = across.numbers_of
-    monkeypatch.setattr(across, "numbers_of", lambda word: of_numbers.count(numbers_of(word)))
+def test_records_are_read_one_at_a_time():
+    alive = set()
 
     def records():
-        for number in range(6 * across.BATCH):
-            yield of_records.count(
-                made_word(number, effects_of(**{C: 0.5}), nouns=effects_of(), noise=0.01)
-            )
+        for number in range(12):
+            word = made_word(number, effects_of(**{C: 0.5}), nouns=effects_of(), noise=0.01)
+            alive.add(number)
+            weakref.finalize(word, alive.discard, number)
+            yield word
+            assert len(alive) <= 2
 
     summarise(records, seed=0, draws=49)
-    list(across.word_heads(records, 2))
-    assert 1 <= of_records.maximum <= 3
-    assert across.BATCH <= of_numbers.maximum <= 2 * across.BATCH + 2
 
 
 def test_the_table_of_words_has_a_row_for_every_word_and_the_columns_of_its_file():
@@ -255,9 +225,7 @@ def test_the_table_of_words_has_a_row_for_every_word_and_the_columns_of_its_file
 def test_every_head_for_every_word_gives_the_effect_over_words():
     words = [*words_with_nouns(40), unmeasured(99)]
     summary = summary_of(words)
-    parts = list(across.word_heads(lambda: iter(words), summary.depth))
-    assert len(parts) == 3
-    rows = pd.concat(parts)
+    rows = across.word_heads(lambda: iter(words), summary.depth)
     assert list(rows.columns) == list(across.WORD_HEADS)
     assert len(rows) == 40 * LAYERS * HEADS
     sums = rows.groupby(["layer", "head"])[["net", "gap"]].sum()
@@ -265,18 +233,6 @@ def test_every_head_for_every_word_gives_the_effect_over_words():
     np.testing.assert_allclose(sums["net"] / sums["gap"], heads["effect"], atol=1e-5)
     first = rows.iloc[1]
     assert first["effect"] == pytest.approx(first["net"] / first["gap"], rel=1e-5)
-
-
-def test_every_column_is_defined():
-    words = [
-        replace(word, columns={"relatedness": gap_of(word)[-1]}) for word in words_with_nouns(12)
-    ]
-    summary = summary_of(words)
-    frames = summary.frames | across.sets_frames([measured_sets("word000")], seed=0)
-    frames["survey_word_heads"] = next(across.word_heads(lambda: iter(words), 2))
-    for name, frame in frames.items():
-        for column in frame.columns.difference(["relatedness"]):
-            assert about(name, str(column))["meaning"], f"{name}.{column}"
 
 
 @pytest.mark.parametrize(("words", "counts"), [([], "0 of its 0"), ([1], "1 of its 2")])
@@ -316,12 +272,11 @@ def test_the_table_of_sets_compares_a_left_out_word_with_its_own_and_random_sets
     assert over["others"].tolist() == pytest.approx([0.4, 0.7])
     assert over["words"].tolist() == [3, 3]
     assert over["others_low"].tolist() == pytest.approx([0.4, 0.7])  # because all words are equal
-
-
-def test_the_faithfulness_of_sets_over_words_is_a_ratio_of_sums():
-    others = ("size", [0.9, 0.9])
-    first = measured_sets("a", 1.0).assign(others=others)
-    second = measured_sets("b", 9.0).assign(others=others)
-    over = across.sets_frames([first, second], seed=0)["survey_carry_over"]
+    others = ("size", [0.9, 0.9])  # a ratio of sums
+    two = [
+        measured_sets("a", 1.0).assign(others=others),
+        measured_sets("b", 9.0).assign(others=others),
+    ]
+    over = across.sets_frames(two, seed=0)["survey_carry_over"]
     assert over["others"].tolist() == pytest.approx([0.18, 0.18])
     assert across.sets_frames([], seed=0)["survey_carry_over"].empty

@@ -11,12 +11,12 @@ from families import REPRESENTATIVES, SINGLE, each_family, family_model, make_fa
 from test_check import FAULTS, first_failure
 
 import probe
-from probe.experiments import logits
 from probe.model import check
 from probe.model.check import EACH_ROUNDED, FROM_SCORES, ROUNDING, STEPS, THROUGH_ALL, certify
 from probe.model.load import load, read_weights
 from probe.model.tokens import tokenize
 from probe.model.trace import target_states
+from probe.studies import decompose as logits
 
 BF16 = torch.bfloat16
 TEXT = "The mole dug a tunnel under the muddy bank"

@@ -631,7 +631,7 @@ def test_check_takes_a_file_a_device_and_a_type(run, llama) -> None:
 
 def test_every_command_that_runs_a_model_takes_a_device_and_a_type() -> None:
     commands = typer.main.get_command(app).commands
-    for name in ("report", "walk", "check", "evaluate", "survey", "params"):
+    for name in ("report", "walk", "check", "evaluate", "survey", "models"):
         assert {"--device", "--dtype"} <= {
             option for parameter in commands[name].params for option in parameter.opts
         }

@@ -52,7 +52,7 @@ def test_gpt3_is_counted_as_introductions_count_it():
 
 
 def test_the_command_prints_every_number_of_gpt3(run):
-    code, out, err = run("params", "gpt3")
+    code, out, err = run("models", "gpt3")
     assert code == 0 and err == ""
     numbers_printed = {int(number.replace(",", "")) for number in re.findall(r"\d[\d,]*", out)}
     numbers = {
@@ -126,7 +126,7 @@ def test_tensors_of_every_family_agree_with_the_formula_and_with_hugging_face(ki
 def test_the_command_counts_the_parameters_of_an_embedded_model_as_torch_does(name, run):
     source = load(name).bridge.original_model.config
     listed = number_of_parameters(source.architectures[0], source)
-    code, out, _ = run("params", name)
+    code, out, _ = run("models", name)
     assert code == 0 and f" of {listed:,}." in out
 
 
@@ -185,7 +185,7 @@ def test_keys_and_values_that_heads_share_are_counted_once_in_a_block():
 
 
 def test_json_holds_the_same_numbers(run, checkpoint):
-    code, out, _ = run("params", checkpoint, "--json")
+    code, out, _ = run("models", checkpoint, "--json")
     counts = json.loads(out)
     assert code == 0 and counts["total"] == SMALL_PARAMETERS == sum(
         part["total"] for part in counts["parts"]

@@ -128,7 +128,7 @@ def test_an_output_folder_that_cannot_be_written_is_refused_before_any_work(run,
     [
         (["walk", "The", "river", "bank"], True),
         (["walk", "The bank", "--against", "The", "loan", "bank"], True),
-        (["params", "gpt3", "gpt2"], False),
+        (["models", "gpt3", "gpt2"], False),
     ],
 )
 def test_missing_quotation_marks_are_mentioned_by_commands_that_take_a_text(

@@ -41,8 +41,7 @@ def arguments(checkpoint, tmp_path):
         "evaluate": ("--sentences", rows, *model),
         "survey": ("--sentences", rows, "--dry-run", *model),
         "cues": (*SCANNED, "--cues", cues, "--out", tmp_path / "νύξεις", *model),
-        "params": (checkpoint,),
-        "models": (),
+        "models": (checkpoint,),
     }
 
 

@@ -6,16 +6,15 @@ import numpy as np
 import pandas as pd
 import pytest
 from browser import TOUCH, check_look, until
-from example_study import make_study
 from page_text import check_charts, one_line
 from seeds import mostly_campaign
+from stored_study import stored_study
 from typer.testing import CliRunner
 
 import probe
 from probe.charts import cues as picture
 from probe.claims.cues import strongest_cues
 from probe.cli import app
-from probe.errors import InputError
 from probe.pages.cues import held_out_sentences
 
 pytestmark = pytest.mark.slow
@@ -49,23 +48,12 @@ def strongest_first(cues):
 # --- the two columns ------------------------------------------------------------------------------
 
 
-def test_each_column_begins_with_its_strongest_word():
-    word_columns = ends(
-        ("lake", False, 0.4), ("loan", False, -0.5), ("pond", False, 0.3), ("the", False, 0)
+def test_each_column_has_its_strongest_unfitted_words_one_form_of_each():
+    first, second = ends(
+        *[("river", True, 0.9), ("Lake", False, 0.5), ("lake", False, 0.4), ("lakes", False, 0.3)],
+        *[("pond", False, 0.2), ("the", False, 0), ("loan", False, -0.5)],
     )
-    assert word_columns == [["lake", "pond"], ["loan", "the"]]
-
-
-def test_words_of_the_fitted_texts_are_in_no_column():
-    word_columns = ends(("river", True, 0.9), ("lake", False, 0.4), ("loan", False, -0.5))
-    assert word_columns == [["lake", "loan"], ["loan", "lake"]]
-
-
-def test_one_form_of_a_word_is_listed_preferably_without_a_capital():
-    word_columns = ends(
-        ("Lake", False, 0.5), ("lake", False, 0.4), ("lakes", False, 0.3), ("pond", False, 0.2)
-    )
-    assert word_columns[0] == ["lake", "pond"]
+    assert first == ["lake", "pond"] and second == ["loan", "the"]
 
 
 # --- the picture ----------------------------------------------------------------------------------
@@ -90,14 +78,6 @@ def test_names_do_not_overlap_in_a_wide_or_a_narrow_picture(scan):
         assert (side_by_side | above | np.eye(len(visible_names), dtype=bool)).all()
 
 
-def test_a_word_and_its_capitalised_form_share_one_dot(scan):
-    rows = picture.dots(scan.cues)
-    words = set(scan.cues["cue"])
-    assert {"The", "the"} <= words
-    assert "the" in set(rows["cue"]) and "The" not in set(rows["cue"])
-    assert set(rows["cue"].str.lower()) == {word.lower() for word in words}
-
-
 def test_a_vocabulary_of_any_size_is_drawn_completely():
     """Altair refuses tables of more than 5,000 rows by default."""
     count = 6000
@@ -108,12 +88,6 @@ def test_a_vocabulary_of_any_size_is_drawn_completely():
     assert [len(rows) for rows in datasets] == [count]
 
 
-def test_the_description_names_the_words_at_both_ends(scan):
-    text = picture.cue_scatter(scan.cues, ["river", "loan"]).to_dict()["description"]
-    each = strongest_first(scan.cues)
-    assert each["cue"].iloc[0] in text and each["cue"].iloc[-1] in text
-
-
 # --- the folder -----------------------------------------------------------------------------------
 
 
@@ -122,6 +96,7 @@ def test_a_scan_is_written_with_its_tables_and_read_back(scan, page):
     assert page.name == "cues.html"
     assert {"cues.parquet", "cues_heads.csv", "manifest.json"} <= names
     assert "cues.csv" not in names
+    check_charts(page)
     again = probe.read(page.parent)
     for name, frame in scan.frames.items():
         pd.testing.assert_frame_equal(again.frames[name], frame)
@@ -129,33 +104,6 @@ def test_a_scan_is_written_with_its_tables_and_read_back(scan, page):
     assert json.loads((page.parent / "manifest.json").read_text())["options"]["texts"] == list(
         TEXTS
     )
-
-
-def test_the_same_seed_gives_the_same_bytes(tmp_path):
-    words = [cue for sense in probe.lexicon.entry("bank").senses for cue in sense.cues]
-    first, second = (
-        probe.write(
-            probe.cues("tiny-senses", "bank", texts=TEXTS, cues=words), tmp_path / name
-        ).parent
-        for name in ("first", "second")
-    )
-    for path in first.iterdir():
-        if path.name != "manifest.json":
-            assert path.read_bytes() == (second / path.name).read_bytes(), path.name
-
-
-def test_a_report_does_not_overwrite_a_scan(page):
-    walk = probe.walk("tiny-senses", "The old tree by the bank", at="bank")
-    with pytest.raises(InputError, match=r"cues\.html of another result is in it"):
-        probe.write(walk, page.parent)
-
-
-def test_every_column_is_described(page):
-    described = pd.read_csv(page.parent / "cues_columns.csv")
-    for name in ("cues", "cues_heads", "cues_nouns", "cues_summary"):
-        columns = pd.read_parquet(page.parent / f"{name}.parquet").columns
-        assert set(columns) == set(described[described["table"] == name]["column"])
-    assert (described["meaning"].str.len() > 0).all()
 
 
 def test_a_notebook_shows_the_two_columns_and_the_picture(scan):
@@ -224,15 +172,11 @@ def test_a_report_shows_the_words_of_its_sample_and_names_the_whole_scan(tmp_pat
 
 
 def test_a_report_without_cue_samples_has_no_such_section(tmp_path):
-    page = probe.write(make_study(), tmp_path).read_text(encoding="utf-8")
+    page = probe.write(stored_study("window"), tmp_path).read_text(encoding="utf-8")
     assert "Other cues" not in page
 
 
 # --- opened ---------------------------------------------------------------------------------------
-
-
-def test_the_charts_follow_the_schema(page):
-    check_charts(page)
 
 
 def test_the_search_finds_a_word_by_its_beginning(shared_page, page):
@@ -249,3 +193,19 @@ def test_the_search_finds_a_word_by_its_beginning(shared_page, page):
 def test_the_page_draws_fits_and_sends_no_requests(shared_page, page, options):
     # Last, because it changes the shared page.
     check_look(shared_page(page, **options), page)
+
+
+def test_a_word_and_its_capitalised_form_share_one_dot(scan):
+    rows = picture.dots(scan.cues)
+    words = set(scan.cues["cue"])
+    assert {"The", "the"} <= words
+    assert "the" in set(rows["cue"]) and "The" not in set(rows["cue"])
+    assert set(rows["cue"].str.lower()) == {word.lower() for word in words}
+
+
+def test_every_column_is_described(page):
+    described = pd.read_csv(page.parent / "cues_columns.csv")
+    for name in ("cues", "cues_heads", "cues_nouns", "cues_summary"):
+        columns = pd.read_parquet(page.parent / f"{name}.parquet").columns
+        assert set(columns) == set(described[described["table"] == name]["column"])
+    assert (described["meaning"].str.len() > 0).all()

@@ -1,5 +1,5 @@
-"""A report is a folder with the page, every frame twice and a manifest. It is complete or absent,
-and the same study gives the same bytes."""
+"""A result is a folder with the page, every table twice and a manifest. It is complete or absent, it
+is read back, and what is read back is written as the same bytes."""
 
 import hashlib
 import json
@@ -7,178 +7,222 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
-from example_study import make_study, of_bank
-from page_text import check_charts, pasted
+from page_text import check_charts, pasted, rows_of_table, section
 from seeds import mostly_campaign
+from stored_study import stored_study
 
 import probe
+from probe import InputError
 from probe.display import html_of
-from probe.errors import InputError
-from probe.pages.folder import check_folder, tables
-from probe.pages.verdicts import with_reasons
+from probe.pages.folder import check_folder, downloads, tables
+from probe.results.columns import COLUMNS, TABLES, about, dictionary
+from probe.text.sentences import REPEATS
 
 pytestmark = pytest.mark.slow
 
-PROBE = Path(probe.__file__).parent
-STUDY = make_study()
-BRIEF = make_study(apart=False)  # the same files, and a page with few pictures
+RIVER, LOAN = "The river bank", "The mortgage bank"
+ROWS = probe.lexicon.expand("bank").sentences[:48]
+WORDS = [
+    row for word in ("bank", "bark", "bat") for row in probe.lexicon.expand(word).sentences[:48]
+]
+WINDOW = stored_study("window")  # a page with few pictures
+RESULTS = {
+    "study": lambda: WINDOW,
+    "survey": lambda: probe.survey("tiny-senses", sentences=WORDS, controls=()),
+    "walk of two sentences": lambda: probe.walk("tiny-senses", RIVER, at="bank", against=LOAN),
+    "evaluation": lambda: probe.evaluate("tiny-senses", sentences=ROWS, without="L1H0"),
+    "walk": lambda: probe.walk("tiny-senses", RIVER, at="bank"),
+    "walk of a translation": lambda: probe.walk("tiny-translator", "the bank", "la"),
+}
 
 
-@pytest.fixture
-def folder(report_page):
-    assert report_page.name == "ambiguity.html"
-    return report_page.parent
+def manifest_of(folder):
+    return json.loads((folder / "manifest.json").read_text(encoding="utf-8"))
 
 
-def test_the_folder_contains_the_page_every_frame_twice_and_the_manifest(folder):
-    expected = {"ambiguity.html", "manifest.json"}
-    expected |= {
-        f"{name}.{ending}" for name in (*STUDY.frames, "columns") for ending in ("csv", "parquet")
+def change_manifest(folder, change):
+    content = manifest_of(folder)
+    change(content)
+    (folder / "manifest.json").write_text(json.dumps(content), encoding="utf-8")
+
+
+def bytes_of(folder):
+    """Every file except the manifest, which contains times of day."""
+    files = (path for path in sorted(folder.rglob("*")) if path.is_file())
+    return {
+        str(path.relative_to(folder)): path.read_bytes()
+        for path in files
+        if path.name != "manifest.json"
     }
-    assert {path.name for path in folder.iterdir()} == expected
 
 
-def test_every_frame_is_read_back_unchanged(folder):
-    reasons = with_reasons(STUDY.verdicts, STUDY.heads, STUDY.words)
-    for name, frame in (STUDY.frames | {"verdicts": reasons}).items():
-        pd.testing.assert_frame_equal(pd.read_parquet(folder / f"{name}.parquet"), frame)
-        from_csv = pd.read_csv(folder / f"{name}.csv", keep_default_na=False, na_values=[""])
-        assert list(from_csv.columns) == list(frame.columns) and len(from_csv) == len(frame), name
-        for column in frame.select_dtypes("float"):
-            assert from_csv[column].tolist() == pytest.approx(
-                frame[column].tolist(), nan_ok=True
-            ), (name, column)
-
-
-def test_the_manifest_records_the_inputs_and_the_hash_of_every_file(folder):
-    manifest = json.loads((folder / "manifest.json").read_text(encoding="utf-8"))
-    assert manifest["command"] == "probe report"
-    assert (manifest["model"], manifest["seed"], manifest["dtype"]) == ("made-up", 7, "float32")
-    assert manifest["weights_sha256"] == "ab" * 32 and manifest["data_sha256"] == "cd" * 8
+def test_the_folder_holds_the_page_every_table_twice_and_the_hash_of_every_file(report_page):
+    folder, study = report_page.parent, stored_study()
+    names = {f"{name}.{kind}" for name in (*study.frames, "columns") for kind in ("csv", "parquet")}
+    assert set(bytes_of(folder)) == {"ambiguity.html"} | names
+    manifest = manifest_of(folder)
+    assert manifest["command"] == "probe report" and manifest["data_sha256"] == study.data_sha256
+    assert (manifest["model"], manifest["seed"], manifest["dtype"]) == ("tiny-senses", 0, "float32")
     assert {"python", "probe", "torch"} <= set(manifest["versions"])
-    for name, digest in manifest["files"].items():
-        assert hashlib.sha256((folder / name).read_bytes()).hexdigest() == digest
-    assert set(manifest["files"]) == {path.name for path in folder.iterdir()} - {"manifest.json"}
+    assert manifest["files"] == {
+        name: hashlib.sha256(content).hexdigest() for name, content in bytes_of(folder).items()
+    }
+    for name, frame in study.frames.items():
+        read = pd.read_csv(folder / f"{name}.csv", keep_default_na=False, na_values=[""])
+        assert len(read) == len(frame) and set(frame) <= set(read)
+        for column in frame.select_dtypes("float"):
+            expected = pytest.approx(frame[column].tolist(), nan_ok=True)
+            assert read[column].tolist() == expected, (name, column)
 
 
-def test_every_chart_of_the_page_follows_its_schema(report_page):
+def test_the_page_has_valid_charts_no_time_no_path_and_a_result_to_copy(report_page):
     check_charts(report_page)
+    page = report_page.read_text(encoding="utf-8")
+    manifest = manifest_of(report_page.parent)
+    here = (str(report_page.parent), f"{Path.home()}/", str(Path(__file__).parent))
+    assert not any(text in page for text in (*here, manifest["created"][:10]))
+    assert len(page) <= 3_000_000
+    assert page.lower().count("the data decide neither") == 1
+    text = pasted(report_page)
+    assert text.startswith("Which heads resolve bank, mole and window?")
+    assert all(f"\n{word}: " in text for word in ("bank", "mole", "window"))
+    assert manifest["weights_sha256"][:12] in text and manifest["versions"]["probe"] in text
+    assert text.endswith("seed 0, probe report")
 
 
-def test_two_reports_of_one_study_differ_only_in_the_time(folder, tmp_path):
-    probe.write(make_study(), tmp_path, command="probe report")
-    for path in folder.iterdir():
-        if path.name != "manifest.json":
-            assert path.read_bytes() == (tmp_path / path.name).read_bytes(), path.name
-    first, second = (
-        json.loads((out / "manifest.json").read_text(encoding="utf-8"))
-        for out in (folder, tmp_path)
-    )
-    assert {key for key in first if first[key] != second[key]} <= {"created"}
+@pytest.mark.real_model
+@pytest.mark.parametrize("kind", mostly_campaign(RESULTS, here=4))
+def test_a_result_that_is_read_back_is_written_as_the_same_bytes(kind, tmp_path):
+    result = RESULTS[kind]()
+    probe.write(result, tmp_path / "first", command="probe")
+    again = probe.read(tmp_path / "first")
+    assert type(again) is type(result)
+    probe.write(again, tmp_path / "second", command="probe")
+    first, second = bytes_of(tmp_path / "first"), bytes_of(tmp_path / "second")
+    assert first.keys() == second.keys() and len(first) > 2
+    assert [name for name in first if first[name] != second[name]] == []
 
 
-def test_the_page_contains_no_time_and_no_path_of_this_machine_and_is_not_too_large(folder):
-    assert (folder / "ambiguity.html").stat().st_size <= 3_000_000
-    page = (folder / "ambiguity.html").read_text(encoding="utf-8")
-    created = json.loads((folder / "manifest.json").read_text(encoding="utf-8"))["created"]
-    assert created not in page and created[:10] not in page
-    assert (
-        str(folder) not in page
-        and str(Path.home()) + "/" not in page
-        and str(Path(__file__).parent) not in page
-    )
-
-
-def test_writing_again_replaces_the_page_unless_drawing_fails(folder, tmp_path):
-    probe.write(BRIEF, tmp_path, command="first")
-    probe.write(BRIEF, tmp_path, command="second")
-    assert "second" in (tmp_path / "ambiguity.html").read_text(encoding="utf-8")
-    expected = {path.name for path in folder.iterdir()}
-    before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
-    assert set(before) == expected
-    broken = make_study(apart=False)
-    broken.frames["depth"] = broken.frames["depth"].drop(columns="coordinate")
+def test_writing_again_replaces_the_page_unless_drawing_fails(tmp_path):
+    probe.write(WINDOW, tmp_path, command="first")
+    page = probe.write(WINDOW, tmp_path, command="second")
+    assert "second" in page.read_text(encoding="utf-8")
+    before = bytes_of(tmp_path)
+    broken = stored_study("window", depth=WINDOW.frames["depth"].drop(columns="coordinate"))
     with pytest.raises(KeyError, match="coordinate"):
         probe.write(broken, tmp_path, command="new")
-    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
+    assert bytes_of(tmp_path) == before
 
 
-def test_a_folder_below_a_file_is_refused_and_nothing_is_written(tmp_path):
+def test_a_folder_that_cannot_be_written_is_refused_before_anything_is_written(
+    tmp_path, monkeypatch
+):
     (tmp_path / "file").write_text("mine")
-    with pytest.raises(InputError) as caught:
-        probe.write(STUDY, tmp_path / "file" / "out")
-    assert str(caught.value) == (
-        f"Cannot write into {tmp_path / 'file' / 'out'}: {tmp_path / 'file'} is a file, expected a "
-        "folder that can be written. Choose another (on the command line --out)."
-    )
-    assert [path.name for path in tmp_path.iterdir()] == ["file"] and (
-        tmp_path / "file"
-    ).read_text() == "mine"
-
-
-@pytest.mark.parametrize("out", [None, 5, ""])
-def test_an_invalid_folder_name_is_refused(out):
-    with pytest.raises(InputError) as caught:
-        probe.write(STUDY, out)
-    assert str(caught.value) == (
-        f"Cannot write a result: got {out!r} as the folder, expected its name or its path. Give one such "
-        'as "out".'
-    )
-
-
-def test_a_folder_with_the_name_of_the_page_is_refused_before_anything_is_written(tmp_path):
     (tmp_path / "ambiguity.html").mkdir()
-    with pytest.raises(
-        InputError,
-        match=r"ambiguity\.html in it is a folder, expected a folder that can be written",
-    ):
-        probe.write(STUDY, tmp_path)
-    assert [path.name for path in tmp_path.iterdir()] == ["ambiguity.html"]
-
-
-def test_checking_a_folder_creates_nothing_and_needs_write_permission(tmp_path, monkeypatch):
-    check_folder(tmp_path / "a" / "b")
+    below = tmp_path / "file" / "out"
+    refused = {
+        below: f"Cannot write into {below}: {tmp_path / 'file'} is a file, expected a folder that "
+        "can be written. Choose another (on the command line --out).",
+        tmp_path: f"Cannot write into {tmp_path}: ambiguity.html in it is a folder, expected a "
+        "folder that can be written. Choose another (on the command line --out).",
+    } | {
+        out: f"Cannot write a result: got {out!r} as the folder, expected its name or its path. "
+        'Give one such as "out".'
+        for out in (None, 5, "")
+    }
+    for out, message in refused.items():
+        with pytest.raises(InputError) as caught:
+            probe.write(WINDOW, out)
+        assert str(caught.value) == message
     monkeypatch.setattr("probe.pages.folder.os.access", lambda path, mode: False)
-    message = (
-        r"may not be written, expected a folder that can be written. Choose another \(on the "
-        r"command line --out\)\.$"
-    )
-    with pytest.raises(InputError, match=message):
+    with pytest.raises(InputError, match="may not be written, expected a folder"):
         check_folder(tmp_path / "out")
-    assert not list(tmp_path.iterdir())
+    assert {path.name for path in tmp_path.iterdir()} == {"file", "ambiguity.html"}
+    assert (tmp_path / "file").read_text() == "mine"
 
 
-def test_every_frame_is_written_as_two_tables():
-    files = tables({"one": pd.DataFrame({"a": [1, 2], "text": ['x,"y"\n', "</script>"]})})
-    assert set(files) == {"one.csv", "one.parquet"}
-    assert files["one.csv"].decode() == 'a,text\n1,"x,""y""\n"\n2,</script>\n'
+@pytest.mark.parametrize(
+    ("manifest", "message"),
+    [
+        ({"files": {}}, "no manifest.json of a result is in it. Give the folder that probe.write or a command wrote into."),
+        ({"files": {"survey.html": ""}, "models": ["a", "b"]}, "it contains the surveys of several models on one page. Survey each model into its own folder, or read the tables as Parquet."),
+        ({"files": {"evaluation_words.csv": ""}}, "the table evaluation_words.parquet is missing or damaged (FileNotFoundError). Write the result again."),
+    ],
+)  # fmt: skip
+def test_a_folder_without_a_whole_result_is_refused(manifest, message, tmp_path):
+    (tmp_path / "manifest.json").write_text(json.dumps(manifest), encoding="utf-8")
+    with pytest.raises(InputError) as raised:
+        probe.read(tmp_path)
+    assert str(raised.value) == f"Cannot read a result from {tmp_path}: {message}"
+
+
+@pytest.mark.real_model
+def test_a_damaged_walk_is_refused(tmp_path):
+    probe.write(RESULTS["walk"](), tmp_path)
+    record = tmp_path / "walk.record"
+    record.write_bytes(record.read_bytes()[:-40])
+    with pytest.raises(InputError, match=r"walk\.record: the record is missing or damaged"):
+        probe.read(tmp_path)
+
+
+def test_a_study_of_another_version_is_read_or_refused(tmp_path):
+    probe.write(WINDOW, tmp_path)
+    change_manifest(tmp_path, lambda content: content["frames"].remove("why_it_attends"))
+    study = probe.read(tmp_path)
+    assert "why_it_attends" not in study.frames
+    assert "Which heads resolve window" in html_of(study)
+    change_manifest(tmp_path, lambda content: content["origin"].update(hooks=[]))
+    with pytest.raises(InputError) as refused:
+        probe.read(tmp_path)
+    assert str(refused.value) == (
+        "Cannot read this result: an earlier version of probe wrote it (its manifest has hooks). "
+        "Write the result again."
+    )
 
 
 @pytest.mark.parametrize(
     "name", mostly_campaign(["controls", "edges", "distances", "head_parts", "curves"])
 )
-def test_the_page_is_complete_without_the_frames_that_need_cues_or_pairs(name, tmp_path):
-    study = of_bank(make_study())  # one word, so that the frame is missing entirely
-    study.frames[name] = study.frames[name].iloc[:0]
+def test_the_page_is_complete_without_the_tables_that_need_cues_or_pairs(name, tmp_path):
+    study = stored_study("bank", **{name: stored_study().frames[name].iloc[:0]})
     assert "Whether to believe it" in probe.write(study, tmp_path).read_text(encoding="utf-8")
 
 
-def test_the_result_can_be_copied_as_text_with_its_provenance(report_page):
-    text = pasted(report_page)
-    manifest = json.loads((report_page.parent / "manifest.json").read_text())
-    for word in make_study().options["words"]:
-        assert f"\n{word}: " in text
-    assert text.startswith("Which heads resolve ")
-    assert manifest["weights_sha256"][:12] in text and manifest["versions"]["probe"] in text
-    assert text.endswith(f"seed {manifest['seed']}, probe report")
+# --- the columns ----------------------------------------------------------------------------------
 
 
-def test_a_report_of_a_version_without_an_experiment_is_read(tmp_path):
-    probe.write(BRIEF, tmp_path)
-    manifest = tmp_path / "manifest.json"
-    content = json.loads(manifest.read_text("utf-8"))
-    content["frames"].remove("why_it_attends")
-    manifest.write_text(json.dumps(content), "utf-8")
-    read = probe.read(tmp_path)
-    assert "why_it_attends" not in read.frames
-    assert "Which heads resolve bank" in html_of(read)
+def test_every_table_is_written_twice_and_every_column_is_explained_once():
+    files = tables({"one": pd.DataFrame({"a": [1, 2], "text": ['x,"y"\n', "</script>"]})})
+    assert set(files) == {"one.csv", "one.parquet"}
+    assert files["one.csv"].decode() == 'a,text\n1,"x,""y""\n"\n2,</script>\n'
+    frames = stored_study().frames
+    rows = dictionary(frames)
+    columns = {(name, column) for name, frame in frames.items() for column in frame}
+    columns |= {("columns", column) for column in rows}
+    assert set(zip(rows["table"], rows["column"], strict=True)) == columns
+    assert not rows.duplicated(["table", "column"]).any() and (rows["meaning"].str.len() > 3).all()
+    units = rows.set_index(["table", "column"])["unit"]
+    assert units["word_heads", "net"] == "fraction of the sense gap"
+    assert units["separation_controls", "low"] == "0 to 1" and units["words", "word"] == ""
+    # A name with two meanings is explained for each table.
+    assert about("depth", "auroc")["meaning"] != about("heads", "auroc")["meaning"]
+    assert all({"meaning"} <= entry.keys() <= {"meaning", "unit"} for entry in COLUMNS.values())
+    listed = downloads(frames | {"columns": rows})
+    of_a_report = {name for name in TABLES if not name.startswith(("survey_", "cues"))}
+    assert {row["name"] for row in listed} == of_a_report and all(row["what"] for row in listed)
+
+
+def test_excluded_sentences_are_counted_and_repetitions_are_grouped():
+    repeats = [(None, f"{REPEATS} line {number}") for number in (1, 1, 7)]
+    rows = [*repeats, (None, "about another word than 'bank'"), ("bank", "too long")]
+    left_out = pd.DataFrame(
+        [{"word": word, "where": "line", "reason": reason} for word, reason in rows]
+    )
+    text = section(stored_study(left_out=left_out).frames, "method")
+    assert "5 left out, and why" in text
+    assert rows_of_table(text.partition("left out, and why")[2]) == [
+        ["while reading the file", "3", f"{REPEATS} an earlier row"],
+        ["while reading the file", "1", "about another word than 'bank'"],
+        ["bank", "1", "too long"],
+    ]
+    assert "left out, and why" not in section(stored_study().frames, "method")

@@ -48,17 +48,6 @@ def survey_page(survey, tmp_path_factory):
     return probe.write(survey, tmp_path_factory.mktemp("survey"), command="probe survey")
 
 
-def test_attention_to_the_cue_is_reported_next_to_the_effect(tmp_path, survey):
-    """Of three planted heads two attend to the cue; a head that moves nothing attends most."""
-    attention = effects_of(L0H1=0.5, L1H2=0.4, L2H0=0.9)
-    attending = make_survey(attention=attention)
-    page = one_line(page_of(attending, tmp_path / "attending"))
-    assert facts_of(attending)["of these, among as many that attend to the cue most"] == "2"
-    assert "attend to the cue most2" in page.replace(" <", "<")
-    without = one_line(page_of(survey, tmp_path / "without"))
-    assert "that attend to the cue most" not in without
-
-
 # --- sentences ------------------------------------------------------------------------------------
 
 
@@ -78,18 +67,6 @@ def test_heads_with_overlapping_ranks_are_named_without_an_order():
         "which moves them furthest is not certain: L" in headline and "furthest by" not in headline
     )
     assert ", L" in headline
-
-
-def test_the_headline_for_one_head_and_for_none():
-    single = make_survey(heads={"L0H1": 0.3}, nouns={})
-    assert f"24 {MOVED} 1 of 12 attention heads, furthest by L0H1: " in sentence_of(
-        single, "headline"
-    )
-    none = make_survey(heads={}, nouns={}, noise=0.2)
-    assert sentence_of(none, "headline") == (
-        "In smollm2, 24 ambiguous words change with their meaning, but by no single head "
-        f"2{NARROW}% or more of the gap."
-    )
 
 
 def test_the_headline_speaks_of_meaning_only_if_words_change_more_than_nouns(survey):
@@ -113,17 +90,26 @@ def facts_of(survey):
     return texts({"numbers": numbers, "frames": survey.frames, "natural": None}, facts)
 
 
-def test_heads_that_do_more_for_words_are_named_in_rows(survey):
+def test_the_facts_name_the_heads_and_what_they_do_for_nouns(survey):
     rows = facts_of(survey)
     assert rows["heads that move words"] == f"3 (25.0{NARROW}%)"
     assert rows["more for ambiguous words than for unambiguous nouns"] == "L1H2, L1H3"
     assert rows["about as much for both"] == "L0H1" and rows["undecided"] == ""
-
-
-def test_the_share_kept_by_heads_of_other_words_is_followed_by_random_heads(survey):
-    rows = facts_of(survey)
     assert rows["heads of other words keep, of a word's gap [95 %]"].endswith(" with 4 heads")
     assert rows["random heads of these layers keep"].startswith("1")
+    # Of three planted heads two attend to the cue; a head that moves nothing attends most.
+    attending = make_survey(attention=effects_of(L0H1=0.5, L1H2=0.4, L2H0=0.9))
+    assert facts_of(attending)["of these, among as many that attend to the cue most"] == "2"
+    assert rows["of these, among as many that attend to the cue most"] == ""
+
+
+def test_the_page_has_charts_of_the_schema_and_a_notebook_has_the_map(survey, survey_page):
+    check_charts(survey_page)
+    text = one_line(survey_page.read_text(encoding="utf-8"))
+    assert "The words' gaps against relatedness: Spearman's ρ =" in text
+    html = html_of(survey)
+    assert survey._repr_html_() == html
+    assert "furthest by L0H1" in html and 'src="data:image/png' in html and "<script" not in html
 
 
 def test_words_without_a_gap_have_no_ranks_and_the_page_suggests_a_next_step(tmp_path):
@@ -134,25 +120,6 @@ def test_words_without_a_gap_have_no_ranks_and_the_page_suggests_a_next_step(tmp
     for section in ('id="words"', 'id="every-head"', 'id="numbers"'):
         assert section not in text
     assert "resolve" not in text.partition("<main>")[0]
-
-
-def test_few_words_are_called_a_first_look(tmp_path):
-    small = make_survey(names=("bank", "bark", "bat", "bow", "club", "fan", "jam", "nail", "palm"))
-    assert "A first look: 9 words are a small sample." in one_line(page_of(small, tmp_path))
-
-
-def test_numeric_columns_of_the_file_are_reported(survey, survey_page):
-    text = one_line(survey_page.read_text(encoding="utf-8"))
-    assert "The words' gaps against relatedness: Spearman's ρ =" in text
-
-
-def test_every_chart_of_the_page_follows_its_schema(survey_page):
-    check_charts(survey_page)
-
-
-def test_no_sentence_claims_that_a_head_resolves(survey_page):
-    text = one_line(survey_page.read_text(encoding="utf-8").partition("<main>")[0])
-    assert "resolv" not in text.partition("</style>")[2]
 
 
 def test_natural_text_is_on_the_page_if_it_was_measured(survey, tmp_path):
@@ -179,18 +146,6 @@ def test_natural_text_is_on_the_page_if_it_was_measured(survey, tmp_path):
 
 
 # --- lines, tables, files -------------------------------------------------------------------------
-
-
-def test_lines_share_an_axis_that_contains_every_effect(survey):
-    heads = top_over_words(survey.frames["survey_heads"])
-    assert names_of(heads) == ["L0H1", "L1H2", "L1H3"]
-    axis, ticks = axis_of_lines(heads)
-    values = heads[["effect_low", "effect", "effect_high", "nouns"]].to_numpy().ravel()
-    positions = [float(place(value, axis, 2)) for value in values]
-    assert positions[:3] == sorted(positions[:3])
-    assert min(positions) > 0 and max(positions) < 100
-    assert 2 <= len(ticks) <= 7 and np.ptp(np.diff(ticks)) < 0.02 and 0 in ticks
-    assert axis_of_lines(heads[:0])[1] == []
 
 
 def test_the_tables_are_in_the_folder_of_the_page_and_are_described(survey, survey_page):
@@ -239,19 +194,6 @@ def two_models(tmp_path_factory, survey):
     return write_surveys([survey, second], tmp_path_factory.mktemp("two"))
 
 
-def test_natural_text_belongs_to_the_model_of_its_folder(two_models, survey, tmp_path):
-    second = replace(survey, model_name="another")
-    (tmp_path / "another").mkdir()
-    row = {"word": None, "kind": "swap", "depth": None, "accuracy": 0.9, "accuracy_without": 0.6}
-    row |= {"fall": 0.3, "fall_low": 0.2, "fall_high": 0.4, "random_sets": 20}
-    table = pd.DataFrame([row | {"random_fall": 0.0, "random_most": 0.01}])
-    table.to_csv(tmp_path / "another" / "evaluation_without.csv", index=False)
-    page = write_surveys([survey, second], tmp_path).read_text(encoding="utf-8")
-    name = "accuracy without these heads (another sentence's)"
-    assert f"{name}–60.0{NARROW}% (the heads taken out)" in one_line(page).replace(" <", "<")
-    assert 'href="another/evaluation_without.csv"' in page
-
-
 def test_two_models_have_a_map_each_and_are_compared_in_counts(two_models):
     text = two_models.read_text(encoding="utf-8")
     assert text.count('aria-label="Map over words:') == 2
@@ -278,25 +220,6 @@ def test_the_result_can_be_copied_as_text_with_its_provenance(survey_page, two_m
     assert provenance.endswith(f"probe {manifest['versions']['probe']}, seed 0, probe survey")
     assert len(pasted(two_models).splitlines()) == 7
     assert "\nmini lm, weights sha256 " in pasted(two_models)
-
-
-def test_a_result_without_heads_can_be_copied(tmp_path):
-    no_gap = make_survey(gap=0.0, noise=0.3)
-    text = pasted(probe.write(no_gap, tmp_path))
-    assert "no head is ranked: " in text and "\n\n" not in text
-
-
-def test_a_head_without_a_verdict_is_in_no_list_of_a_survey(survey, tmp_path):
-    heads = survey.frames["survey_heads"].assign(p=0.97, effect_low=-0.11)
-    no_verdict = replace(survey, frames=survey.frames | {"survey_heads": heads})
-    page = page_of(no_verdict, tmp_path)
-    assert "by no single head" in page and 'id="words"' not in page
-
-
-def test_a_notebook_shows_the_answer_the_map_and_the_leading_heads(survey):
-    html = html_of(survey)
-    assert survey._repr_html_() == html
-    assert "furthest by L0H1" in html and 'src="data:image/png' in html and "<script" not in html
 
 
 # --- opened ---------------------------------------------------------------------------------------
@@ -342,3 +265,45 @@ def test_a_reported_set_never_contains_most_heads_before_the_read_out_layer(surv
     shallow = frames["survey_model"].assign(depth=1)
     assert carried_set(frames | {"survey_model": shallow})["k"].tolist() == [2]
     assert carried_set(frames | {"survey_model": shallow.assign(heads=3)}).empty
+
+
+def test_the_headline_for_one_head_and_for_none():
+    single = make_survey(heads={"L0H1": 0.3}, nouns={})
+    assert f"24 {MOVED} 1 of 12 attention heads, furthest by L0H1: " in sentence_of(
+        single, "headline"
+    )
+    none = make_survey(heads={}, nouns={}, noise=0.2)
+    assert sentence_of(none, "headline") == (
+        "In smollm2, 24 ambiguous words change with their meaning, but by no single head "
+        f"2{NARROW}% or more of the gap."
+    )
+
+
+def test_few_words_are_called_a_first_look(tmp_path):
+    small = make_survey(names=("bank", "bark", "bat", "bow", "club", "fan", "jam", "nail", "palm"))
+    assert "A first look: 9 words are a small sample." in one_line(page_of(small, tmp_path))
+
+
+def test_lines_share_an_axis_that_contains_every_effect(survey):
+    heads = top_over_words(survey.frames["survey_heads"])
+    assert names_of(heads) == ["L0H1", "L1H2", "L1H3"]
+    axis, ticks = axis_of_lines(heads)
+    values = heads[["effect_low", "effect", "effect_high", "nouns"]].to_numpy().ravel()
+    positions = [float(place(value, axis, 2)) for value in values]
+    assert positions[:3] == sorted(positions[:3])
+    assert min(positions) > 0 and max(positions) < 100
+    assert 2 <= len(ticks) <= 7 and np.ptp(np.diff(ticks)) < 0.02 and 0 in ticks
+    assert axis_of_lines(heads[:0])[1] == []
+
+
+def test_natural_text_belongs_to_the_model_of_its_folder(two_models, survey, tmp_path):
+    second = replace(survey, model_name="another")
+    (tmp_path / "another").mkdir()
+    row = {"word": None, "kind": "swap", "depth": None, "accuracy": 0.9, "accuracy_without": 0.6}
+    row |= {"fall": 0.3, "fall_low": 0.2, "fall_high": 0.4, "random_sets": 20}
+    table = pd.DataFrame([row | {"random_fall": 0.0, "random_most": 0.01}])
+    table.to_csv(tmp_path / "another" / "evaluation_without.csv", index=False)
+    page = write_surveys([survey, second], tmp_path).read_text(encoding="utf-8")
+    name = "accuracy without these heads (another sentence's)"
+    assert f"{name}–60.0{NARROW}% (the heads taken out)" in one_line(page).replace(" <", "<")
+    assert 'href="another/evaluation_without.csv"' in page

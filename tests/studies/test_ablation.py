@@ -3,26 +3,20 @@ and the command."""
 
 import json
 from dataclasses import replace
-from functools import cache, partial
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import numpy as np
 import pandas as pd
 import pytest
-import torch
 from checkpoints import make_checkpoint
 from handmade import (
     HEADS,
     LAYERS,
-    TO_BOS,
-    TO_CUE,
-    Head,
     corpus_of,
-    make_handmade,
     make_sentences,
     random_model,
-    resolver,
     resolver_encoder,
     resolver_model,
     without,
@@ -33,22 +27,25 @@ from sklearn.metrics import f1_score
 
 import probe
 from probe.errors import InputError
-from probe.experiments import ablation, accuracy
-from probe.experiments.ablation import KINDS
 from probe.experiments.material import Material
 from probe.model.load import read_weights
 from probe.model.trace import target_states
-from probe.results.ablation import CHOSEN, COLUMNS, compare, rows
+from probe.patching.sets import mask_of
 from probe.results.columns import dictionary
-from probe.stats.numbers import counted, p_value
-from probe.studies.evaluation import OTHER_WORD
-from probe.studies.heads_given import heads_out
+from probe.stats.numbers import p_value
+from probe.studies import evaluation as ablation
+from probe.studies.evaluation import CHOSEN, COLUMNS, KINDS, OTHER_WORD, compare, rows_without
+from probe.studies.heads_given import heads_of
 from probe.text.sentences import Sentence
-from probe.text.splits import Holdout
 
 pytestmark = pytest.mark.slow
 
-HERE = {"model": "this model", "shape": (LAYERS, HEADS), "seed": 0}
+
+def masks_of(heads):
+    """The set of these heads and random sets of others."""
+    return ablation.with_random_sets(mask_of(heads, (LAYERS, HEADS)), seed=0)
+
+
 ROWS = make_sentences(frames=6, distances=(1, 2))
 NATURAL = tuple(replace(row, frame=None) for row in without(ROWS, "cue_start", "cue_end", "pair"))
 
@@ -96,39 +93,6 @@ def test_without_the_resolver_accuracy_falls_to_the_bag_of_words_and_without_ran
         assert np.allclose(rows["p"][after], 1 / ((HEADS - 1) ** 3 + 1))
     # A donor of the same sense carries the same sense.
     assert (means(evaluation, "same_sense")["fall"][head[0] + 1 :] == 0).all()
-
-
-@pytest.mark.campaign
-def test_without_a_head_that_only_looks_at_the_cue_accuracy_stays():
-    model, (planted, looker) = looking_model()
-    sentence = ROWS[0]
-    trace = probe.trace(model, sentence.text)
-    at, cue = (trace.tokens.positions_of(word)[-1] for word in (sentence.word, sentence.cue))
-    assert trace.pattern[looker[0], looker[1], at, cue] > 0.5
-    without_looker = probe.evaluate(model, sentences=corpus_of(ROWS), without=[looker])
-    assert (means(without_looker)["fall"].abs() < 0.03).all() and (
-        means(without_looker)["accuracy"].iloc[-1] == 1
-    )
-    assert (means(without_looker, "swap")["fall"][looker[0] + 1 :] < 0.03).all()
-    # The frame has the three other heads of its layer, and reports that there are no more.
-    assert set(without_looker.without["random_sets"]) == {HEADS - 1}
-    # One of the random sets contains the resolver, which is in the same layer.
-    assert (
-        means(without_looker)["random_most"].iloc[-1]
-        > 0.4
-        > means(without_looker)["random_fall"].iloc[-1]
-    )
-    without_resolver = probe.evaluate(model, sentences=corpus_of(ROWS), without=[planted])
-    assert means(without_resolver)["fall"].iloc[-1] > 0.4
-
-
-@cache
-def looking_model():
-    planted, looker = (1, 0), (1, 2)
-    looks = Head(*looker, (TO_CUE, TO_BOS), (({"is_cue": 1.0}, {"decoy": 3.0}),))
-    with TemporaryDirectory() as folder:
-        path = make_handmade(Path(folder) / "looking", [resolver(*planted), looks])
-        return probe.load(path), (planted, looker)
 
 
 def test_before_the_first_layer_with_a_head_out_nothing_changes_at_all():
@@ -189,39 +153,32 @@ def test_every_prediction_equals_a_whole_hooked_run_with_the_heads_replaced(kind
     if kind == "encoder":
         model, planted_head = resolver_encoder(1)
         rows = make_sentences(frames=3, distances=(1, 2), cues=4)
-        out = heads_out(with_other_heads(planted_head), None, **HERE)
+        masks = masks_of(with_other_heads(planted_head))
     else:
         model, rows = random_model(), natural()
-        out = heads_out([(0, 1), (2, 3)], None, **HERE)
-    (task,) = accuracy.prepare_tasks(model, corpus_of(rows), seed=0)
-    ((_, states),) = accuracy.read_tasks(model, [task], out.layers)
-    labels = accuracy.numbered(task.material.sentences)
+        masks = masks_of([(0, 1), (2, 3)])
+    (task,) = ablation.prepare_tasks(model, corpus_of(rows), seed=0)
+    ((_, states),) = ablation.read_tasks(model, [task], ablation.layers_of(masks))
+    labels = ablation.numbered(task.material.sentences)
     holdouts = task.plan.holdouts
-    predictions = ablation.predict_without(
-        read_weights(model), task.material, states, labels, holdouts, out, seed=3
-    )
-    assert predictions.shape == (3, len(out.masks), len(labels), model.config.n_layers + 1)
+    predictions = ablation.predict_without(read_weights(model), task, states, masks, seed=3)
+    assert predictions.shape == (3, len(masks), len(labels), model.config.n_layers + 1)
     z = target_states(model, task.material.tokens, task.material.targets).z
     rng = np.random.default_rng(3)
-    learned = [ablation.learn(states, labels, holdout, rng) for holdout in holdouts]
+    drawn = [ablation.draw_donors(labels, holdout, rng) for holdout in holdouts]
     changed = 0
-    for holdout, learned_part in zip(holdouts, learned, strict=True):
+    for holdout, (any_sense, same_sense) in zip(holdouts, drawn, strict=True):
         train = list(holdout.train)
-        for donor_of in (learned_part.donors, learned_part.same_sense):
-            assert set(donor_of) == set(holdout.test) and set(donor_of.values()) <= set(train)
-        assert all(labels[row] == labels[donor] for row, donor in learned_part.same_sense.items())
+        assert {*any_sense, *same_sense} <= set(train)
+        assert (labels[list(holdout.test)] == labels[same_sense]).all()
         resid = states.resid.double().numpy()
         centroids = np.stack([resid[train][labels[train] == sense].mean(0) for sense in (0, 1)])
-        for row in holdout.test[:2]:
-            donors = (
-                z[train].mean(0),
-                z[learned_part.donors[row]],
-                z[learned_part.same_sense[row]],
-            )
-            for number, donor in enumerate(donors):
+        for row, donor, alike in list(zip(holdout.test, any_sense, same_sense, strict=True))[:2]:
+            donors = (z[train].mean(0), z[donor], z[alike])
+            for number, new_z in enumerate(donors):
                 swaps = [
-                    {(layer, head): donor[layer, head] for layer, head in np.argwhere(mask)}
-                    for mask in out.masks
+                    {(layer, head): new_z[layer, head] for layer, head in np.argwhere(mask)}
+                    for mask in masks
                 ]
                 streams, _ = run_with_swaps(model, task.material.texts[row], swaps)
                 vectors = streams.double().numpy()  # layer set d_model
@@ -239,18 +196,6 @@ def test_every_prediction_equals_a_whole_hooked_run_with_the_heads_replaced(kind
     assert changed > 0  # the predictions of the sets differ, so sets cannot be confused
 
 
-def test_all_training_sentences_are_donors_equally_often():
-    states = ablation.WordStates(torch.ones(7, 2, 3), torch.ones(7, 1, 1, 2))
-    holdout = Holdout((0, 1, 2, 3), (4, 5, 6))
-    donor_maps = [
-        ablation.learn(states, np.arange(7) % 2, holdout, np.random.default_rng(seed)).donors
-        for seed in range(400)
-    ]
-    for row in holdout.test:
-        counts = np.bincount([donors[row] for donors in donor_maps], minlength=4)
-        assert len(counts) == 4 and (np.abs(counts - 100) < 35).all()
-
-
 def test_the_intervals_are_of_paired_differences_over_sentences():
     sentences, sets, depths = 400, 4, 3
     rng = np.random.default_rng(0)
@@ -265,7 +210,7 @@ def test_the_intervals_are_of_paired_differences_over_sentences():
     right = (intact == gold).T.astype(float)
     difference = right - (wrong[0] == gold[:, None])  # set sentence depth
     beyond = difference[0] - difference[1:].mean(0)
-    table = pd.DataFrame(rows("bank", comparison)).query("kind == 'mean'")
+    table = rows_without("bank", comparison).query("kind == 'mean'")
     assert table["accuracy"].iloc[-1] == right[np.arange(sentences), depth_of_row].mean()
     for name, per_sentence in (("fall", difference[0]), ("beyond_random", beyond)):
         error = per_sentence.std(0) / np.sqrt(sentences)
@@ -366,122 +311,42 @@ def test_heads_are_named_or_taken_from_a_table_by_their_effect(tmp_path, heads, 
         heads.to_parquet(tmp_path / "heads.parquet")
         forms += [str(tmp_path / "heads.csv"), tmp_path / "heads.parquet"]
     for form in forms:
-        out = heads_out(form, top, **HERE)
-        assert list(out.heads) == expected
-        assert np.argwhere(out.masks[0]).tolist() == sorted(map(list, expected))
-        assert out.layers == sorted({layer for layer, _ in expected})
-        assert not (out.masks[1:] & out.masks[0]).any()
-        assert (out.masks.sum(2) == out.masks[0].sum(1)).all()
-    assert out.names[0] == f"L{expected[0][0]}H{expected[0][1]}"
+        assert heads_of(form, top, random_model()) == expected
+    masks = masks_of(expected)
+    assert np.argwhere(masks[0]).tolist() == sorted(map(list, expected))
+    assert not (masks[1:] & masks[0]).any() and (masks.sum(2) == masks[0].sum(1)).all()
 
 
-LIST = (
-    "expected names such as L4H1,L4H2, or a CSV or Parquet file with the columns layer and head. "
-    "Correct the list."
-)
+LIST = "is not a head, expected names such as L4H1,L4H2, or a CSV or Parquet file"
+NO_EFFECT = "none of the columns layer, head, rank is the effect of a head, expected effect, net or"
 
 
 @pytest.mark.parametrize(
     ("heads", "top", "message"),
     [
-        ("L4X", None, f"Cannot ablate heads: 'L4X' is not a head, {LIST}"),
-        ("L1H0,,L1H1", None, f"Cannot ablate heads: '' is not a head, {LIST}"),
-        ([], None, f"Cannot ablate heads: '' is not a head, {LIST}"),
-        ((1, 2), None, f"Cannot ablate heads: 1 is not a head, {LIST}"),
-        (7, None, f"Cannot ablate heads: 7 is not a head, {LIST}"),
-        (
-            "L1H0,L9H1",
-            None,
-            (
-                "Cannot ablate L9H1: this model has no such head, expected layers 0 to 2 and heads 0 "
-                "to 3. Name heads of this model."
-            ),
-        ),
-        (
-            "L1H0,L2H1",
-            3,
-            (
-                "Cannot ablate the top 3 heads: got the list L1H0,L2H1, and no effects. Omit top, or "
-                "give a file with the effect of each head."
-            ),
-        ),
-        (
-            "L1H0,L1H1,L1H2",
-            None,
-            (
-                "Cannot draw random sets of other heads: of the 4 heads of layer 1, 3 are ablated and "
-                "1 remain, expected at least as many remaining as ablated. Ablate fewer heads of this "
-                "layer."
-            ),
-        ),
-        (
-            "heads.csv",
-            None,
-            (
-                "Cannot read heads from heads.csv: there is no such file. Give the path of a CSV or "
-                "Parquet file with the columns layer and head, or a list such as L4H1,L4H2."
-            ),
-        ),
-        (
-            b"",
-            None,
-            (
-                "Cannot read heads from heads.csv: it is not a readable table (No columns to parse "
-                "from file). Write it again, or give another file."
-            ),
-        ),
-        (
-            b"layer,effect\n1,.2\n",
-            1,
-            (
-                "Cannot read heads from heads.csv: the column head is missing, got layer, effect, "
-                "expected layer and head. Add it, or give a list such as L4H1,L4H2."
-            ),
-        ),
-        (
-            b"layer,head\n1,H2\n",
-            None,
-            (
-                "Cannot read heads from heads.csv: got 1 and H2 for layer and head, expected whole "
-                "numbers from 0. Correct the file."
-            ),
-        ),
-        (
-            b"layer,head\n1,\n",
-            None,
-            (
-                "Cannot read heads from heads.csv: got no row with both for layer and head, expected "
-                "whole numbers from 0. Correct the file."
-            ),
-        ),
-        (
-            b"layer,head,rank\n1,2,1\n",
-            1,
-            (
-                "Cannot read heads from heads.csv: none of the columns layer, head, rank is the effect "
-                "of a head, expected effect, net or swap. Add one of these, or omit top."
-            ),
-        ),
-        (
-            b"layer,head,effect\n1,2,.1\n1,3,\n",
-            2,
-            (
-                "Cannot read heads from heads.csv: got top = 2, expected 1 to 1, the number of heads "
-                "with an effect. Choose a number in this range."
-            ),
-        ),
+        ("L4X", None, f"Cannot ablate heads: 'L4X' {LIST}"),
+        ("L1H0,,L1H1", None, f"Cannot ablate heads: '' {LIST}"),
+        ((1, 2), None, f"Cannot ablate heads: 1 {LIST}"),
+        (7, None, f"Cannot ablate heads: 7 {LIST}"),
+        ("L1H0,L9H1", None, "has no such head, expected layers 0 to 2 and heads 0 to 3"),
+        ("L1H0,L2H1", 3, "got the list L1H0,L2H1, and no effects. Omit top"),
+        ("L1H0,L1H1,L1H2", None, "of the 4 heads of layer 1, 3 are ablated and 1 remain"),
+        ("heads.csv", None, "Cannot read heads from heads.csv: there is no such file"),
+        (b"", None, "it is not a readable table .No columns to parse from file."),
+        (b"layer,effect\n1,.2\n", 1, "the column head is missing, got layer, effect"),
+        (b"layer,head\n1,H2\n", None, "got 1 and H2 for layer and head, expected whole numbers"),
+        (b"layer,head\n1,\n", None, "got no row with both for layer and head"),
+        (b"layer,head,rank\n1,2,1\n", 1, NO_EFFECT),
+        (b"layer,head,effect\n1,2,.1\n1,3,\n", 2, "got top = 2, expected 1 to 1"),
     ],
 )
-def test_heads_that_cannot_be_ablated_are_refused_in_one_sentence(
-    tmp_path, monkeypatch, heads, top, message
-):
+def test_heads_that_cannot_be_ablated_are_refused(tmp_path, monkeypatch, heads, top, message):
     monkeypatch.chdir(tmp_path)
     if isinstance(heads, bytes):
         Path("heads.csv").write_bytes(heads)
         heads = "heads.csv"
-    with pytest.raises(InputError) as refusal:
-        heads_out(heads, top, **HERE)
-    assert str(refusal.value) == message
+    with pytest.raises(InputError, match=message):
+        heads_of(heads, top, random_model())
 
 
 # --- the command ----------------------------------------------------------------------------------
@@ -535,28 +400,6 @@ def test_the_command_prints_and_writes_what_python_gives(run, tmp_path, model):
     assert manifest["command"].startswith("probe evaluate bank --sentences rows.jsonl")
 
 
-def test_every_word_has_a_line_and_a_depth_before_the_heads_is_reported(run, tmp_path, model):
-    rows = [vars(row) for row in (*natural(), *natural("mole"))]
-    (tmp_path / "two.jsonl").write_text("\n".join(map(json.dumps, rows)))
-    _, out, _ = run("--sentences", "two.jsonl", "--without", "L1H0")
-    evaluation = probe.evaluate(model, sentences=probe.read_sentences("two.jsonl"), without="L1H0")
-    at_chosen_depth = evaluation.without[evaluation.without["label"] == CHOSEN].set_index(
-        ["word", "kind"]
-    )
-    tables = [table.splitlines() for table in out.split("\ndepth chosen in training")[1:]]
-    for word in ("bank", "mole"):
-        lines = [line for table in tables for line in table if line.startswith(f"{word} ")]
-        percentages = [
-            f"{100 * at_chosen_depth.at[(word, kind), 'accuracy_without']:.1f}" for kind in KINDS
-        ]
-        assert [line.split()[2] for line in lines[: len(KINDS)]] == percentages
-    early = (evaluation.words["depth"] <= 1).sum()
-    message = f"For {counted(int(early), 'word')} of 2 the depth chosen in training lies before"
-    assert early > 0 and message in out
-    _, out, _ = run("bank", "--sentences", "two.jsonl", "--without", "L0H0")
-    assert "lies before" not in out
-
-
 def test_json_and_the_notebook_hold_the_rows(run, model):
     code, out, _ = run("bank", "--sentences", "rows.jsonl", "--without", "L0H1", "--json")
     printed = json.loads(out, parse_constant=pytest.fail)
@@ -566,39 +409,6 @@ def test_json_and_the_notebook_hold_the_rows(run, model):
     page = probe.evaluate(model, sentences=corpus, without="L0H1")._repr_html_()
     assert page.count("<table") == 2 and page.count("<img") == 1 and "accuracy_without" in page
     assert probe.evaluate(model, sentences=corpus)._repr_html_().count("<table") == 1
-
-
-def test_heads_of_a_survey_are_taken_from_its_file(run, tmp_path):
-    SURVEY[:3].to_csv(tmp_path / "survey_heads.csv", index=False)
-    file = tmp_path / "survey_heads.csv"
-    common = ("bank", "--sentences", "rows.jsonl", "--without", file, "--top", 1)
-    code, out, _ = run(*common, "--out", "out")
-    assert code == 0 and "Without L1H0 at the word" in out
-    manifest = (tmp_path / "out" / "manifest.json").read_text()
-    assert "--without survey_heads.csv --top 1" in manifest and str(tmp_path) not in manifest
-
-
-def test_a_file_without_a_word_column_needs_the_word_in_the_command(run):
-    code, out, _ = run("bank", "--sentences", "rows.jsonl")
-    assert code == 0 and "bank" in out
-    assert run("--sentences", "rows.jsonl") == (
-        2,
-        "",
-        (
-            "probe: Cannot read rows.jsonl, line 1: word is missing, expected a column 'word', or one "
-            "word for all rows (8 of 8 rows are bad). Correct the file and read it again.\n"
-        ),
-    )
-
-
-def test_a_word_that_the_file_does_not_have_is_refused(run, tmp_path):
-    rows = [{name: getattr(row, name) for name in ("word", "sense", "text")} for row in natural()]
-    (tmp_path / "named.jsonl").write_text("\n".join(map(json.dumps, rows)))
-    code, _, err = run("banck", "--sentences", "named.jsonl")
-    assert code == 2 and err == (
-        "probe: Cannot find sentences with 'banck'. Did you mean 'bank'? The known words are bank. "
-        "Give one of these.\n"
-    )
 
 
 def test_top_without_a_file_is_refused(run):

@@ -9,11 +9,9 @@ from tempfile import TemporaryDirectory
 
 import pytest
 import torch
-from checkpoints import change_tensors, make_checkpoint
 from families import EACH_HYBRID, PAIRED, REPRESENTATIVES, SINGLE, each_family, family_model
 from handmade import Head, make_handmade, random_model, resolver_model, write_vector
 from planted import copier
-from safetensors.torch import load_file
 
 import probe
 from probe.errors import CrossCheckError, InputError, UnsupportedModel
@@ -188,6 +186,10 @@ def test_a_trace_can_replace_its_text():
         probe.qk_attribution(family_model("gpt2"), whole, **PLACE)
     with pytest.raises(InputError, match="comes from a pickle"):
         probe.qk_attribution(model, pickle.loads(pickle.dumps(whole)), **PLACE)
+    bart = family_model("bart")
+    with pytest.raises(InputError, match="one side of an encoder-decoder"):
+        decoder = probe.trace(bart, TEXT, TARGET).decoder
+        probe.qk_attribution(bart, decoder, layer=1, head=2, at=1, source=2)
 
 
 # --- heads built by hand --------------------------------------------------------------------------
@@ -230,15 +232,6 @@ def test_the_right_pair_of_parts_holds_the_contrast(known_heads, layer, head, so
     share = parts.set_index(["part_query", "part_key"])["score"] / parts["score"].sum()
     assert share.idxmax() == pair
     assert abs(share[pair] - 1) <= 0.05
-
-
-def test_an_induction_head_is_followed_to_the_token_that_the_earlier_head_read(known_heads):
-    parts = probe.qk_attribution(
-        known_heads, REPEATED, layer=2, head=3, at=-1, source="passed", by="source"
-    )
-    top = parts.loc[parts["score"].idxmax()]
-    assert top["part_key"] == "L0H1 from 2·saw"
-    assert top["score"] >= 0.95 * parts["score"].sum()
 
 
 # --- what a head reads ----------------------------------------------------------------------------
@@ -386,80 +379,38 @@ def test_the_query_of_another_text_costs_the_difference_of_the_two_contrasts():
 PLACE = {"layer": 1, "head": 2, "at": "bank", "source": "river"}
 
 
-@pytest.mark.parametrize(
-    ("changes", "sentence"),
-    [
-        ({"layer": 3}, "layer is 3, expected 0 to 2"),
-        ({"head": -1}, "head is -1, expected 0 to 3"),
-        ({"source": "flood"}, "reads tokens 0 to"),
-        ({"contrast": "flood"}, "reads tokens 0 to"),
-        ({"at": 1, "source": 0, "contrast": "mean"}, "can read no other word"),
-        ({"by": "head"}, "expected one of 'part', 'source', 'layer'"),
-        ({"contrast": "A text without the word"}, "bank"),
-    ],
-)
-def test_invalid_attributions_are_refused(changes, sentence):
-    with pytest.raises(InputError, match=sentence):
-        probe.qk_attribution(random_model(), TEXT, **PLACE | changes)
+EARLY = axes.fit_axis(torch.ones(1, 28), torch.zeros(1, 28), ("one", "other"), 1)
+OF_PAIR = {"target": TARGET, "at": 1, "source": 2}
+REFUSED = [
+    ("qk_attribution", {"layer": 3}, "layer is 3, expected 0 to 2"),
+    ("qk_attribution", {"head": -1}, "head is -1, expected 0 to 3"),
+    ("qk_attribution", {"source": "flood"}, "reads tokens 0 to"),
+    ("qk_attribution", {"contrast": "flood"}, "reads tokens 0 to"),
+    ("qk_attribution", {"at": 1, "source": 0, "contrast": "mean"}, "can read no other word"),
+    ("qk_attribution", {"by": "head"}, "expected one of 'part', 'source', 'layer'"),
+    ("qk_attribution", {"contrast": "A text without the word"}, "bank"),
+    ("qk_attribution", {"model": "lfm2", "layer": 0}, "its layer 0 has no attention"),
+    ("qk_attribution", {"model": "bart"}, "encoder-decoder. Give trace"),
+    ("qk_attribution", {"model": "bart", "stack": "both"} | OF_PAIR, "expected one of 'encoder'"),
+    ("qk_interventions", {"query_from": "dog"}, "query_from has 4 tokens, and the query is token"),
+    ("qk_interventions", {"model": "bart"}, "Split its scores with probe.qk_attribution"),
+    ("ov_attribution", {"along": torch.ones(27)}, r"expected \[28\], the width of the residual"),
+    ("ov_attribution", {"along": EARLY}, "fitted after 2 blocks or more"),
+    (
+        "ov_attribution",
+        {"model": "bart", "along": 17, "stack": "encoder"} | OF_PAIR,
+        "through the decoder only",
+    ),
+]
 
 
-def test_directions_that_cannot_be_read_are_refused():
-    model = random_model()
-    with pytest.raises(InputError, match=r"expected \[28\], the width of the residual stream"):
-        probe.ov_attribution(model, TEXT, **PLACE, along=torch.ones(27))
-    early = axes.fit_axis(torch.ones(1, 28), torch.zeros(1, 28), ("one", "other"), 1)
-    with pytest.raises(InputError, match="fitted after 2 blocks or more"):
-        probe.ov_attribution(model, TEXT, **PLACE, along=early)
-
-
-def test_layers_without_attention_are_refused():
-    hybrid = family_model("lfm2")
-    layer = next(layer for layer in range(3) if not hybrid.config.has_heads(layer))
-    with pytest.raises(InputError, match=f"its layer {layer} has no attention"):
-        probe.qk_attribution(hybrid, TEXT, **PLACE | {"layer": layer})
-
-
-def test_attributions_that_an_encoder_decoder_lacks_are_refused():
-    model = family_model("bart")
-    query = {"layer": 1, "head": 2, "at": 1, "source": 2}
-    with pytest.raises(InputError, match="encoder-decoder. Give trace"):
-        probe.qk_attribution(model, TEXT, **query)
-    with pytest.raises(InputError, match="one side of an encoder-decoder"):
-        probe.qk_attribution(model, probe.trace(model, TEXT, TARGET).decoder, **query)
-    with pytest.raises(InputError, match="stack is 'both', expected one of 'encoder'"):
-        probe.qk_attribution(model, TEXT, target=TARGET, **query, stack="both")
-    with pytest.raises(UnsupportedModel, match="through the decoder only"):
-        probe.ov_attribution(model, TEXT, target=TARGET, **query, along=17, stack="encoder")
-    with pytest.raises(UnsupportedModel, match="Split its scores with probe.qk_attribution"):
-        probe.qk_interventions(model, TEXT, **query)
-
-
-def test_a_query_from_a_text_without_its_position_is_refused():
-    with pytest.raises(
-        InputError, match=r"query_from has 4 tokens, and the query is token 7\. Give"
-    ):
-        probe.qk_interventions(random_model(), TEXT, **PLACE, query_from="dog")
-
-
-def test_a_head_whose_write_cancels_is_split(tmp_path):
-    """Equal columns of W_V read only the sum of the normed stream, which is 0."""
-    folder = make_checkpoint(tmp_path / "cancels")
-    tensors = load_file(folder / "model.safetensors")
-    before = "transformer.h.1."
-    w_qkv = tensors[f"{before}attn.c_attn.weight"].clone()
-    b_qkv = tensors[f"{before}attn.c_attn.bias"].clone()
-    of_head = slice(2 * 32 + 2 * 8, 2 * 32 + 3 * 8)  # the values of head 2, d_model 32, d_head 8
-    w_qkv[:, of_head] = torch.linspace(1, 2, 8)
-    b_qkv[of_head] = 0
-    changes = {"attn.c_attn.weight": w_qkv, "attn.c_attn.bias": b_qkv}
-    changes |= {"ln_1.weight": torch.ones(32), "ln_1.bias": torch.zeros(32)}
-    change_tensors(folder, {before + name: values for name, values in changes.items()})
-    place = {"layer": 1, "head": 2, "at": 3, "source": 1}
-    along = torch.linspace(-1, 1, 32)
-    split = probe.ov_attribution(folder, TEXT, **place, along=along)
-    other = probe.ov_attribution(folder, TEXT, **place | {"head": 1}, along=along)
-    assert split["write"].abs().max() < 1e-12
-    assert other["write"].abs().max() > 1e-3
+@pytest.mark.parametrize(("function", "changes", "sentence"), REFUSED)
+def test_invalid_attributions_are_refused(function, changes, sentence):
+    options = PLACE | changes
+    kind = options.pop("model", None)
+    model = family_model(kind) if kind else random_model()
+    with pytest.raises((InputError, UnsupportedModel), match=sentence):
+        getattr(probe, function)(model, TEXT, **options)
 
 
 def test_parts_that_miss_the_score_are_an_error(monkeypatch):

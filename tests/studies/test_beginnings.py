@@ -11,10 +11,10 @@ from seeds import mostly_campaign
 
 import probe
 from probe.errors import InputError
-from probe.experiments.accuracy import prepare_tasks
 from probe.experiments.material import REPEATED, prepare, prepare_counted
 from probe.model.load import untrained
 from probe.stats.limits import GATE
+from probe.studies.evaluation import prepare_tasks
 from probe.text.sentences import Sentence, as_corpus
 
 RIVER = ("river", "muddy", "flooded", "mossy", "rocky", "grassy")

@@ -2,39 +2,29 @@
 command."""
 
 import json
-from collections import Counter, defaultdict
+from collections import Counter
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import pytest
 import torch
-from checkpoints import make_checkpoint
-from handmade import LAYERS, WORD, corpus_of, make_sentences, resolver_model, without
+from handmade import LAYERS, corpus_of, make_sentences, resolver_model
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from seeds import mostly_campaign
 from sklearn.metrics import accuracy_score, f1_score
 
 import probe
-from probe.errors import InputError
-from probe.experiments import accuracy, material
-from probe.experiments.accuracy import METHODS
-from probe.experiments.centroids import coordinates, macro_f1, nearest_mean, predict
-from probe.experiments.material import LATE, SAME, prepare
 from probe.model.tokens import tokenize
 from probe.pages.terminal import EVALUATION_WIDTH, print_otherwise
 from probe.results.columns import COLUMNS
+from probe.studies import evaluation as accuracy
+from probe.studies.evaluation import METHODS, coordinates, macro_f1, nearest_mean, predict
 from probe.text import splits
 from probe.text.sentences import Sentence
 from probe.text.splits import NO_PART, NOT_LEARNED, ONE_SENSE, TOO_FEW, Holdout
-
-DATA = Path(__file__).parents[2] / "../shared/data"
-needs_data = pytest.mark.skipif(
-    not DATA.is_dir(), reason="CoarseWSD-20 and the homonyms are not next to the repository"
-)
 
 
 def row(text, sense, word="bank", **more):
@@ -90,88 +80,19 @@ def test_sentences_that_cannot_be_learned_or_tested_are_left_out_with_the_reason
         )
 
 
-def test_cues_and_frames_are_held_out_whole_where_possible():
-    cues = [
-        ("a", "river"),
-        ("a", "shore"),
-        ("b", "loan"),
-        ("b", "cash"),
-        ("c", "plane"),
-        ("c", "plane"),
+def test_unmarked_pairs_are_reported(tiny):
+    rows = [
+        {"word": "bank", "sense": sense, "text": f"{n} {cue}{n} bank"}
+        for n in range(6)
+        for sense, cue in (("a", "mud"), ("b", "tax"))
     ]
-    plan = splits.plan(
-        [row(f"{n} {cue} bank", sense, cue=cue) for n, (sense, cue) in enumerate(cues)], seed=0
-    )
-    assert plan.left_out == {4: TOO_FEW, 5: TOO_FEW}  # one cue word only
-    assert "cue word" in plan.design and "sentence" not in plan.design
-    shared = numbered("ab" * 4, frame="the only one")
-    assert splits.plan(shared, seed=0) == splits.plan(without(shared, "frame"), seed=0)
-    text = "bank by bank"
-    twice = [row(text, "a"), Sentence("bank", "a", text, 8, 12), *numbered("ab" * 3)]
-    assert all(
-        len({0, 1} & set(holdout.test)) != 1 for holdout in splits.plan(twice, seed=0).holdouts
-    )
-    rows = make_sentences()
-    plan = splits.plan(rows, seed=0)
-    assert plan.left_out == {} and len(plan.holdouts) == 25
-    assert all(len(holdout.train) > len(rows) / 2 for holdout in plan.holdouts)
-
-
-@pytest.mark.parametrize("seed", range(4))
-def test_pairs_that_share_nothing_are_held_out_whole_so_that_no_sense_is_more_frequent(seed):
-    """If sentences are crossed with their cue words, training has more of the sense that is
-    tested."""
-    pairs = [
-        row(f"{number} {cue} bank", sense, cue=cue, pair=str(number))
-        for number in range(26)
-        for sense, cue in (("a", f"left{number}"), ("b", f"right{number}"))
-    ]
-    plan = splits.plan(pairs, seed=seed)
-    assert len(plan.rows) == 52 and len(plan.holdouts) == 5
-    for holdout in plan.holdouts:
-        for part in (holdout.train, holdout.test):
-            senses = [pairs[plan.rows[position]].sense for position in part]
-            assert senses.count("a") == senses.count("b") > 0
-
-
-def test_unmarked_pairs_are_reported():
-    alike = [
-        row(f"{n} {cue}{n} bank", s) for n in range(6) for s, cue in (("a", "mud"), ("b", "tax"))
-    ]
-    assert splits.unmarked_pairs(alike) == 12
-    assert splits.unmarked_pairs([*alike, *numbered("ab")]) == 14  # "0 bank" and "1 bank", too
-    assert (
-        splits.unmarked_pairs([replace(sentence, pair=sentence.text[0]) for sentence in alike]) == 0
-    )
-    assert (
-        splits.unmarked_pairs([replace(sentence, frame=sentence.text[0]) for sentence in alike])
-        == 0
-    )
-    numbered_alone = [replace(sentence, pair=str(n)) for n, sentence in enumerate(alike)]
-    assert (
-        splits.unmarked_pairs(numbered_alone) == 12
-    )  # a number that occurs once does not form a pair
-    assert splits.unmarked_pairs([row(f"{n} mud bank", "a") for n in range(3)]) == 0
-    rows = [{"word": "bank", "sense": sentence.sense, "text": sentence.text} for sentence in alike]
-    (note,) = probe.evaluate("tiny-senses", sentences=rows).cautions
+    (note,) = probe.evaluate(tiny, sentences=rows).cautions
     assert note.startswith(
         "12 of 12 sentences with 'bank' differ from one of another sense in a single word, but are "
         "not marked as a pair."
     )
     marked = [sentence | {"pair": sentence["text"][0]} for sentence in rows]
-    assert probe.evaluate("tiny-senses", sentences=marked).cautions == ()
-
-
-def test_sentences_without_frames_and_cues_are_split_by_sense_with_the_seed():
-    rows = numbered("a" * 10 + "b" * 5)
-    plans = [splits.plan(rows, seed=seed) for seed in range(4)]
-    for plan in plans:
-        tested = [
-            Counter(rows[position].sense for position in holdout.test) for holdout in plan.holdouts
-        ]
-        assert tested == [{"a": 2, "b": 1}] * 5
-        assert all(len(holdout.train) == 12 for holdout in plan.holdouts)
-    assert plans[1] == splits.plan(rows, seed=1) != plans[2]
+    assert probe.evaluate(tiny, sentences=marked).cautions == ()
 
 
 @given(
@@ -199,12 +120,6 @@ def test_no_frame_and_no_cue_is_learned_and_tested_and_every_sense_is_learned(ca
         assert {sense for sense, _, _ in train} == {cases[number][0] for number in plan.rows}
         for column in (1, 2):
             assert {case[column] for case in train}.isdisjoint(case[column] for case in test)
-
-
-@pytest.mark.parametrize("train, test", [((), (1,)), ((0,), ()), ((0, 1), (1,))])
-def test_a_holdout_refuses_to_learn_what_it_tests(train, test):
-    with pytest.raises(ValueError, match="holdout: "):
-        Holdout(train, test)
 
 
 def resid_of(*by_depth):
@@ -274,14 +189,6 @@ def test_the_position_of_the_word_and_the_length_of_the_text_are_baselines(model
     assert scores["position_accuracy"] == scores["position_macro_f1"] == 1
 
 
-def test_cosines_that_differ_in_rounding_only_are_a_tie():
-    # At each of 64 depths one centroid is three times the other: the same direction, but not the
-    # same rounding.
-    vectors = torch.randint(-9, 10, (64, 2, 5), generator=torch.Generator().manual_seed(0)).float()
-    resid = torch.stack([3 * vectors[:, 0], vectors[:, 0], vectors[:, 0], vectors[:, 1]])
-    assert (predict(resid, np.array([0, 1, 1, 0]), Holdout((0, 1, 2), (3,))) == 1).all()
-
-
 def test_the_angle_is_between_different_senses_minus_within_a_sense(monkeypatch):
     def gap(labels, *degrees):
         vectors = [
@@ -298,14 +205,8 @@ def test_the_angle_is_between_different_senses_minus_within_a_sense(monkeypatch)
     assert np.isnan(
         [gap([0, 0, 0], (0, 10, 60)), gap([0, 1, 2], (0, 10, 60))]
     ).all()  # no pair of either kind
-    resid, labels = (
-        torch.randn(7, 2, 5, generator=torch.Generator().manual_seed(0)),
-        np.array([0, 1, 1, 0, 2, 0, 1]),
-    )
-    whole = accuracy.angle_gap(resid, labels)
-    for block in (1, 3):
-        monkeypatch.setattr(accuracy, "ROWS_PER_BLOCK", block)
-        assert np.allclose(accuracy.angle_gap(resid, labels), whole, rtol=1e-12)
+    monkeypatch.setattr(accuracy, "ROWS_PER_BLOCK", 3)
+    assert np.allclose(gap([0, 0, 1, 1], *at), [50, 0], atol=1e-4)
 
 
 def test_macro_f1_by_hand_and_scikit_learns_at_every_depth():
@@ -320,50 +221,22 @@ def test_macro_f1_by_hand_and_scikit_learns_at_every_depth():
     assert np.allclose(macro_f1(gold, predicted), f1)
 
 
-def test_bags_hold_the_other_words_and_never_the_word():
-    sentence = row("The old bank, a Bank by the bank's River", "river")
-    assert accuracy.whole_bag(sentence) == ("the", "old", "a", "by", "the", "s", "river")
-    assert accuracy.left_bag(sentence) == ("the", "old")
-    assert accuracy.whole_bag(Sentence("bank", "river", "both banks flooded", 5, 10)) == (
-        "both",
-        "flooded",
-    )
-
-
-AFTER = (
-    "the bank of the river b",
-    "the bank gave a loan a",
-    "the bank of a river b",
-    "the bank has one loan a",
-)
-AFTER += ("the bank near his river b", "the bank wants that loan back a")
-BEFORE = (
-    "river bank b",
-    "loan bank a",
-    "river bank b",
-    "loan bank a",
-    "river bank b",
-    "a loan bank a",
-)
+AFTER = ["the bank of the river b", "the bank gave a loan a", "the bank of a river b"]
+AFTER += ["the bank has one loan a", "the bank near his river b", "the bank wants that loan back a"]
+BEFORE = [*["river bank b", "loan bank a"] * 2, "river bank b", "a loan bank a"]
+UNKNOWN = ["loan bank a", "river bank b", "shore bank b", "bank a", "wholly new bank a"]
 
 
 @pytest.mark.parametrize(
     ("bag", "texts", "predicted"),
     [
         (accuracy.whole_bag, AFTER, [0, 1, 0]),
-        (
-            accuracy.left_bag,
-            AFTER,
-            [1, 1, 1],
-        ),  # only the right context is informative; b is more frequent in training
+        # Only the right context is informative, and b is more frequent in training.
+        (accuracy.left_bag, AFTER, [1, 1, 1]),
         (accuracy.whole_bag, BEFORE, [0, 1, 0]),
         (accuracy.left_bag, BEFORE, [0, 1, 0]),
         # Without a known word, the most frequent sense in training is predicted.
-        (
-            accuracy.left_bag,
-            ("loan bank a", "river bank b", "shore bank b", "bank a", "wholly new bank a"),
-            [1, 1],
-        ),
+        (accuracy.left_bag, UNKNOWN, [1, 1]),
         (accuracy.left_bag, ("bank a", "bank on b", "bank in b", "new bank a"), [1]),
     ],
 )
@@ -435,21 +308,6 @@ MOLES = [
     row(f"{text} mole", sense, word="mole")
     for text, sense in zip(("a", "the", "one", "no"), "xxyy", strict=True)
 ]
-
-
-def test_unusable_sentences_are_left_out_with_the_reason(model):
-    long = row("the bank " + "river " * 60, "a")
-    first = row("bank of the river", "a")
-    single_sense = [row(f"the {n} seal", "one", word="seal") for n in range(3)]
-    tasks = accuracy.prepare_tasks(model, corpus_of([long, *ROWS, first, *single_sense]), seed=0)
-    counts = [
-        (task.material.word, len(task.material), len(task.material.left_out)) for task in tasks
-    ]
-    assert counts == [("bank", 8, 2), ("seal", 0, 3)]
-    reasons = {item.where: item.reason for item in tasks[0].material.left_out}
-    assert reasons[long.text] == "it has more tokens than the context window of 48"
-    assert reasons[first.text] == material.NOTHING_BEFORE
-    assert {item.reason for item in tasks[1].material.left_out} == {ONE_SENSE}
 
 
 def test_the_residual_stream_at_the_word_is_read_in_the_order_of_the_sentences(model, monkeypatch):
@@ -524,6 +382,12 @@ def test_the_frames_count_every_sentence_and_the_mean_is_over_the_words(two_word
     assert words.loc["bank", "frequent_accuracy"] == 0.5 and words.loc["bank", "depth"] in (1, 2)
     assert len(depths) == 2 * 3 and two_words.left_out.empty
     assert set().union(*two_words.frames.values()) <= set(COLUMNS)
+    sentences = two_words.sentences
+    right = sentences.groupby("word")["right"].mean()
+    assert right.tolist() == pytest.approx([*words.sort_index()["accuracy"]])
+    apart = sentences[sentences["coordinate"] != 0]  # a tie goes to the more frequent sense
+    assert len(apart) and (apart["right"] == (apart["coordinate"] > 0)).all()
+    assert (sentences["other"] != sentences["sense"]).all()
     for score in ("accuracy", "macro_f1", "angle"):
         for depth, part in depths.groupby("depth"):
             assert np.isclose(
@@ -554,20 +418,6 @@ def test_the_senses_separate_after_the_layer_of_the_resolver(seed):
     )
     # The cues of the tested folds do not occur in training, so bags of words are at chance.
     assert evaluation.words[["bag_accuracy", "left_accuracy"]].max(axis=None) < 0.75
-
-
-def test_sentences_of_two_senses_that_are_the_same_up_to_the_word_are_not_tested():
-    rows = without(
-        make_sentences(frames=6, distances=(1, 2), cue_after=True), "cue_start", "cue_end", "pair"
-    )
-    model = resolver_model(0)[0]
-    with pytest.raises(InputError, match=f"none of 240 can be tested \\(240 left out: {SAME}\\)"):
-        probe.evaluate(model, sentences=corpus_of(rows))
-    early = make_sentences(frames=6, distances=(1, 2))
-    evaluation = probe.evaluate(model, sentences=corpus_of([*rows, *early]))
-    of_report = prepare(model, WORD, [*rows, *early])
-    assert evaluation.left_out["reason"].tolist() == [SAME] * 240
-    assert of_report.sentences == early and len(of_report.left_out) == 240
 
 
 @pytest.fixture
@@ -605,17 +455,6 @@ def test_the_command_prints_every_word_in_percent_and_the_mean_by_depth(run, tmp
     assert f"{100 * scores['bag_accuracy']:.1f} / {100 * scores['bag_macro_f1']:.1f}" in baselines
 
 
-def test_every_tested_sentence_has_a_coordinate_and_a_predicted_sense(two_words):
-    sentences = two_words.sentences
-    assert [*sentences.groupby("word").size()] == [*two_words.words.sort_values("word")["tested"]]
-    right = sentences.groupby("word")["right"].mean()
-    assert right.tolist() == pytest.approx([*two_words.words.sort_values("word")["accuracy"]])
-    assert (sentences["right"] == (sentences["predicted"] == sentences["sense"])).all()
-    apart = sentences[sentences["coordinate"] != 0]  # a tie goes to the more frequent sense
-    assert len(apart) and (apart["right"] == (apart["coordinate"] > 0)).all()
-    assert (sentences["other"] != sentences["sense"]).all()
-
-
 def test_the_coordinate_is_half_at_the_centroid_of_the_sense_and_minus_half_at_the_other():
     # Two training sentences per sense give the centroids (1, 0) and (0, 1).
     vectors = [[1, 0], [1, 0], [0, 1], [0, 1], [3, 0], [0, 2], [1, 1]]
@@ -624,51 +463,6 @@ def test_the_coordinate_is_half_at_the_centroid_of_the_sense_and_minus_half_at_t
         torch.tensor(vectors, dtype=torch.float64), labels, Holdout((0, 1, 2, 3), (4, 5, 6))
     )
     assert between.tolist() == pytest.approx([0.5, -0.5, 0]) and other_senses.tolist() == [1, 1, 0]
-
-
-def test_the_clearest_misread_sentences_are_printed(capsys, two_words):
-    frame = two_words.sentences.head(3).assign(
-        word="bank",
-        sense="river",
-        predicted=["river", "money", "money"],
-        right=[True, False, False],
-    )
-    texts = ["A", "B", "C " * 150]
-    print_otherwise(
-        replace(two_words, sentences=frame.assign(coordinate=[0.4, -0.1, -0.3], text=texts))
-    )
-    out = capsys.readouterr().out
-    header, first, *lines = out.splitlines()
-    assert header.split() == ["word", "sense", "read", "as", "coordinate", "sentence"]
-    assert first.split()[:4] == ["bank", "river", "money", "−0.30"]
-    assert out.count("C") == 100 and "−0.10" in out and "0.40" not in out
-    assert lines[-1].startswith("2 of 3 tested sentences are read otherwise than labelled; ")
-
-
-def test_a_sentence_with_a_marked_late_cue_is_left_out(model):
-    late = row("that bank is by a lake", "a", cue="lake")
-    evaluation = probe.evaluate(model, sentences=[*ROWS, late])
-    assert evaluation.left_out["reason"].tolist() == [LATE]
-
-
-def test_rows_that_the_reader_left_out_are_counted_and_rare_reasons_combined(run, tmp_path):
-    file = tmp_path / "rows.jsonl"
-    file.write_text("\n".join([file.read_text()] * 2))  # twelve repetitions, each of another line
-    _, out, _ = run("--sentences", file, "--out", "out")
-    assert out.count("1 left out: repeats the sentence, span and sense of line ") == 5
-    assert "7 left out for 7 other reasons" in out
-    assert len(pd.read_csv(tmp_path / "out" / "evaluation_left_out.csv")) == 12
-
-
-def test_the_json_output_has_the_same_rows_and_no_invalid_number(run):
-    code, out, _ = run("--sentences", "rows.jsonl", "--json", "--seed", 3)
-    printed = json.loads(out, parse_constant=pytest.fail)
-    assert code == 0 and printed["seed"] == 3
-    assert [word["word"] for word in printed["words"]] == ["bank", "mole"]
-    assert (
-        len(printed["depths"]) == 6 and len(printed["mean"]) == 3 + 6 and printed["left_out"] == []
-    )
-    assert printed["mean"][-1]["angle"] is None
 
 
 def test_the_files_are_complete_described_and_reproducible(run, tmp_path):
@@ -728,63 +522,62 @@ def test_invalid_evaluations_are_refused_in_one_sentence(run, tmp_path):
     assert "is a file" in message and "--out" in message
 
 
-@pytest.fixture(scope="module")
-def wide(tmp_path_factory):
-    return probe.load(make_checkpoint(tmp_path_factory.mktemp("models") / "wide", n_positions=300))
-
-
-@needs_data
-def test_a_word_of_coarsewsd_is_tested_on_the_test_part_of_its_files(wide):
-    folder = DATA / "coarsewsd20" / "crane"
-    corpus = probe.read_sentences(folder)
-    evaluation = probe.evaluate(wide, sentences=corpus)
-    words = evaluation.words.iloc[0]
-    lines = [
-        len((folder / f"{part}.data.txt").read_text().rstrip("\n").split("\n"))
-        for part in ("train", "test")
+@pytest.mark.parametrize("seed", range(4))
+def test_pairs_that_share_nothing_are_held_out_whole_so_that_no_sense_is_more_frequent(seed):
+    """If sentences are crossed with their cue words, training has more of the sense that is
+    tested."""
+    pairs = [
+        row(f"{number} {cue} bank", sense, cue=cue, pair=str(number))
+        for number in range(26)
+        for sense, cue in (("a", f"left{number}"), ("b", f"right{number}"))
     ]
-    assert words["sentences"] + len(evaluation.left_out) == sum(lines)
-    fits = [
-        len(wide.tokenizer(sentence.text)["input_ids"]) < 300  # one for BOS
-        and sentence.text[: sentence.start].strip() != ""
-        for sentence in corpus.sentences
-    ]
-    # Of texts of one sense that are the same up to the word, the first one counts; with two senses,
-    # none.
-    senses_of, prefixes, used = defaultdict(set), set(), []
-    for sentence in corpus.sentences:
-        senses_of[sentence.text[: sentence.end]].add(sentence.sense)
-    for fit, sentence in zip(fits, corpus.sentences, strict=True):
-        prefix = sentence.text[: sentence.end]
-        used.append(fit and prefix not in prefixes and len(senses_of[prefix]) == 1)
-        prefixes.add(prefix)
-    assert words["sentences"] == sum(used) and 0 < words["left_out"] == used.count(False)
-    tested = [
-        use
-        for use, sentence in zip(used, corpus.sentences, strict=True)
-        if sentence.split == "test"
-    ]
-    assert words["tested"] == sum(tested)
-    assert words["bag_accuracy"] > words["left_accuracy"] > words["frequent_accuracy"]
+    plan = splits.plan(pairs, seed=seed)
+    assert len(plan.rows) == 52 and len(plan.holdouts) == 5
+    for holdout in plan.holdouts:
+        for part in (holdout.train, holdout.test):
+            senses = [pairs[plan.rows[position]].sense for position in part]
+            assert senses.count("a") == senses.count("b") > 0
 
 
-@needs_data
-def test_every_word_of_coarsewsd_and_of_the_homonyms_can_be_tested(wide):
-    folder = probe.read_sentences(DATA / "coarsewsd20")
-    assert {sentence.word for sentence in folder.sentences} == {
-        "apple",
-        "bank",
-        "crane",
-        "mole",
-        "seal",
-    }
-    homonyms = accuracy.prepare_tasks(
-        wide, probe.read_sentences(DATA / "homonyms" / "dev.jsonl"), seed=0
+def test_sentences_without_frames_and_cues_are_split_by_sense_with_the_seed():
+    rows = numbered("a" * 10 + "b" * 5)
+    plans = [splits.plan(rows, seed=seed) for seed in range(4)]
+    for plan in plans:
+        tested = [
+            Counter(rows[position].sense for position in holdout.test) for holdout in plan.holdouts
+        ]
+        assert tested == [{"a": 2, "b": 1}] * 5
+        assert all(len(holdout.train) == 12 for holdout in plan.holdouts)
+    assert plans[1] == splits.plan(rows, seed=1) != plans[2]
+
+
+@pytest.mark.parametrize("train, test", [((), (1,)), ((0,), ()), ((0, 1), (1,))])
+def test_a_holdout_refuses_to_learn_what_it_tests(train, test):
+    with pytest.raises(ValueError, match="holdout: "):
+        Holdout(train, test)
+
+
+def test_cosines_that_differ_in_rounding_only_are_a_tie():
+    # At each of 64 depths one centroid is three times the other: the same direction, but not the
+    # same rounding.
+    vectors = torch.randint(-9, 10, (64, 2, 5), generator=torch.Generator().manual_seed(0)).float()
+    resid = torch.stack([3 * vectors[:, 0], vectors[:, 0], vectors[:, 0], vectors[:, 1]])
+    assert (predict(resid, np.array([0, 1, 1, 0]), Holdout((0, 1, 2), (3,))) == 1).all()
+
+
+def test_the_clearest_misread_sentences_are_printed(capsys, two_words):
+    frame = two_words.sentences.head(3).assign(
+        word="bank",
+        sense="river",
+        predicted=["river", "money", "money"],
+        right=[True, False, False],
     )
-    assert len(homonyms) == 50 and all(len(task.plan.holdouts) == 5 for task in homonyms)
-    # Of 992 with text before the word, 24 ("The bay", "The corn", ...) are the same as one of another
-    # sense up to the word, and 15 others are the same as an earlier one of their sense.
-    assert sum(len(task.material) for task in homonyms) == 953
-    first = [item for task in homonyms for item in task.material.left_out]
-    reasons = Counter(item.reason for item in first)
-    assert reasons == {material.NOTHING_BEFORE: 4, material.SAME: 24, material.REPEATED: 15}
+    texts = ["A", "B", "C " * 150]
+    sentences = frame.assign(coordinate=[0.4, -0.1, -0.3], text=texts)
+    print_otherwise(replace(two_words, frames=two_words.frames | {"sentences": sentences}))
+    out = capsys.readouterr().out
+    header, first, *lines = out.splitlines()
+    assert header.split() == ["word", "sense", "read", "as", "coordinate", "sentence"]
+    assert first.split()[:4] == ["bank", "river", "money", "−0.30"]
+    assert out.count("C") == 100 and "−0.10" in out and "0.40" not in out
+    assert lines[-1].startswith("2 of 3 tested sentences are read otherwise than labelled; ")

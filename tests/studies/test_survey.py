@@ -19,7 +19,6 @@ from probe.studies import survey as survey_run
 from probe.studies import words, workers
 from probe.studies.survey import NO_ENGLISH, NO_NOUN, plan_survey
 from probe.studies.survey_word import SURVEY
-from probe.text.sentences import Corpus, join
 
 pytestmark = pytest.mark.slow
 
@@ -79,19 +78,6 @@ def test_the_workers_of_dask_write_the_same_bytes(whole, tmp_path, number):
     assert files_of(again) == files_of(whole)
 
 
-@pytest.mark.parametrize("number", [None, 2])
-def test_torch_uses_one_thread_for_words_and_the_previous_number_afterwards(number):
-    pytest.importorskip("distributed")
-    before = torch.get_num_threads()
-    torch.set_num_threads(3)
-    try:
-        with workers.running(number, None) as run:
-            assert set(run(torch.get_num_threads, [()] * 6)) == {1}
-        assert torch.get_num_threads() == 3
-    finally:
-        torch.set_num_threads(before)
-
-
 def test_only_missing_and_truncated_files_are_measured_again(whole, tiny, tmp_path, monkeypatch):
     expected = files_of(whole)
     folder = tmp_path / "words"
@@ -120,14 +106,6 @@ def test_only_missing_and_truncated_files_are_measured_again(whole, tiny, tmp_pa
         ("measure_word", WORDS[2]),
         ("measure_sets", cut.split("-")[0]),
     ]
-
-
-def test_other_options_and_other_sentences_are_kept_apart(whole, tiny, tmp_path):
-    same = [row for word in WORDS[:2] for row in some_of(word)]
-    fewer = [row for word in WORDS[:2] for row in some_of(word, pairs=2)]
-    for sentences, options in ((fewer, {}), (same, {"seed": 1}), (same, {"controls": ()})):
-        changed = probe.survey(tiny, sentences=sentences, out=tmp_path, **options)
-        assert not set(files_of(changed)) & set(files_of(whole))
 
 
 def test_a_stop_in_the_middle_keeps_what_is_finished(whole, tiny, tmp_path):
@@ -196,14 +174,6 @@ def test_the_shipped_words_are_surveyed_by_default(tiny, monkeypatch):
     )
 
 
-def test_corpora_are_joined():
-    parts = [probe.lexicon.expand(word) for word in WORDS[:2]]
-    joined = join(parts)
-    assert joined.sentences == parts[0].sentences + parts[1].sentences
-    assert joined.source == parts[0].source and join(parts[:1]).sha256 == parts[0].sha256
-    assert joined.sha256 not in (part.sha256 for part in parts) and isinstance(joined, Corpus)
-
-
 def test_unusable_workers_are_refused_in_a_sentence(tiny, tmp_path, monkeypatch):
     def refused(message, **options):
         with pytest.raises(InputError) as error:
@@ -231,68 +201,30 @@ def test_unusable_workers_are_refused_in_a_sentence(tiny, tmp_path, monkeypatch)
     )
 
 
-def test_too_few_words_are_refused_with_the_reason(tiny):
-    with pytest.raises(InputError, match="Words are its sample"):
-        probe.survey(tiny, sentences=some_of(WORDS[0]))
-
-
-def test_a_dry_run_says_which_words_can_be_measured_and_writes_nothing(run, tmp_path, monkeypatch):
-    unusable = {
-        "bat": ["animal;The furry bat slept", "club;The wooden bat broke"],
-        "mole": ["spy;The agent was a mole"],
-    }
-    lines = [f"{word};{row}" for word, rows in unusable.items() for row in rows]
-    for row in [row for row in SENTENCES if row.word in WORDS[:2]]:
-        lines.append(f"{row.word};{row.sense};{row.text}")
+def test_a_dry_run_says_which_words_can_be_measured_and_writes_nothing(run, tmp_path):
+    rows = [f"{row.word};{row.sense};{row.text}" for row in SENTENCES if row.word in WORDS[:2]]
+    rows += ["bat;animal;The furry bat slept", "bat;club;The wooden bat broke"]
     file = tmp_path / "words.csv"
-    file.write_text("\n".join(["word;sense;text", *lines, lines[-1]]), encoding="utf-8")
-    options = ["--sentences", file, "--out", tmp_path / "out", "--controls", "none"]
-    code, out, err = run("survey", *options, "--dry-run")
-    lines = out.splitlines()
+    file.write_text("\n".join(["word;sense;text", *rows, rows[-1]]), encoding="utf-8")
+    options = ["--sentences", file, "--out", tmp_path / "out", "--controls", "none", "--dry-run"]
+    code, out, err = run("survey", *options)
     assert (code, err) == (0, "") and not (tmp_path / "out").exists()
+    enough, unmeasured, *left_out = out.splitlines()
+    assert enough.startswith("2 of 3 words can be measured; with fewer than 7 no test of the gap")
+    assert unmeasured == (
+        "not measured: bat: no two of its senses have two sentences each with cue words that can "
+        "be split."
+    )
     survey = probe.survey("tiny-senses", sentences=file, controls=())
-    words = survey.frames["survey_words"].query("pairs > 0")
-    assert list(words["word"]) == list(WORDS[:2])
-    assert lines[0] == (
-        "2 of 4 words can be measured; with fewer than 7 no test of the gap between meanings can pass, "
-        "however clear it is: give more words with two sentences of each of two senses."
-    )
-    monkeypatch.setattr("probe.pages.terminal.FEWEST_WORDS", 2)
-    assert run("survey", *options, "--dry-run")[1].splitlines()[0] == (
-        f"2 of 4 words can be measured, on {words['sentences'].sum()} sentences; heads are swapped "
-        f"in {words['pairs'].sum()} pairs of them."
-    )
-    assert lines[1] == (
-        "not measured: bat and mole: no two of its senses have two sentences each with cue words "
-        "that can be split."
-    )
-    left_out = survey.frames["survey_left_out"].query("word not in ('bat', 'mole')")
-    counts = left_out.groupby("reason")["count"].sum()
-    assert set(lines[2:]) == {
-        f"{counted(count, 'sentence')} left out: {reason}." for reason, count in counts.items()
+    counts = survey.frames["survey_left_out"].query("word != 'bat'").groupby("reason")["count"]
+    assert set(left_out) == {
+        f"{counted(count, 'sentence')} left out: {reason}."
+        for reason, count in counts.sum().items()
     }
-
-    planned = json.loads(run("survey", *options, "--dry-run", "--json")[1])
-    assert planned["model"] == "tiny-senses"
+    planned = json.loads(run("survey", *options, "--json")[1])
+    words = survey.frames["survey_words"].query("pairs > 0")
     assert {row["word"]: row["pairs"] for row in planned["words"] if row["pairs"]} == dict(
         zip(words["word"], words["pairs"], strict=True)
-    )
-
-    code, out, _ = run("survey", *options[:1], tmp_path / "one.csv", "--dry-run")
-    assert code == 2
-    (tmp_path / "one.csv").write_text(
-        "word;sense;text\nbat;animal;The furry bat slept\n", encoding="utf-8"
-    )
-    code, out, _ = run("survey", *options[:1], tmp_path / "one.csv", "--dry-run")
-    assert (code, out.splitlines()) == (
-        0,
-        [
-            (
-                "0 of 1 word can be measured; with fewer than 2 no test of the gap between meanings can "
-                "pass, however clear it is: give more words with two sentences of each of two senses."
-            ),
-            "not measured: bat: no two of its senses have two sentences each with cue words that can be split.",
-        ],
     )
 
 
@@ -352,3 +284,24 @@ def test_workers_tokenize_texts_like_the_model_of_the_survey():
     loaded = words.model_of(job)
     assert loaded is not model and loaded.config == model.config
     assert job.model_key != words.job_of(probe.load("tiny-senses"), SURVEY).model_key
+
+
+@pytest.mark.parametrize("number", [None, 2])
+def test_torch_uses_one_thread_for_words_and_the_previous_number_afterwards(number):
+    pytest.importorskip("distributed")
+    before = torch.get_num_threads()
+    torch.set_num_threads(3)
+    try:
+        with workers.running(number, None) as run:
+            assert set(run(torch.get_num_threads, [()] * 6)) == {1}
+        assert torch.get_num_threads() == 3
+    finally:
+        torch.set_num_threads(before)
+
+
+def test_other_options_and_other_sentences_are_kept_apart(whole, tiny, tmp_path):
+    same = [row for word in WORDS[:2] for row in some_of(word)]
+    fewer = [row for word in WORDS[:2] for row in some_of(word, pairs=2)]
+    for sentences, options in ((fewer, {}), (same, {"seed": 1}), (same, {"controls": ()})):
+        changed = probe.survey(tiny, sentences=sentences, out=tmp_path, **options)
+        assert not set(files_of(changed)) & set(files_of(whole))

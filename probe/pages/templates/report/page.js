@@ -28,6 +28,11 @@ document.addEventListener("click", (event) => {
   goTo(link.hash.slice(1));
 });
 addEventListener("hashchange", arrive);
+// A sentence that is wider than its place is moved to the word.
+const scrollToWords = (part) => {
+  for (const box of part.querySelectorAll(".arcs")) box.scrollLeft = box.dataset.at - box.clientWidth * 0.8;
+};
+scrollToWords(document);
 // A head's card lies over the page, which stays where it was. The address holds which one is open.
 const openCard = (card) => {
   const open = document.querySelector("dialog[open]");
@@ -36,7 +41,7 @@ const openCard = (card) => {
   card.append(...document.querySelectorAll(".meaning")); // what lies outside an open card cannot be read
   card.showModal();
   card.scrollTop = 0;
-  for (const box of card.querySelectorAll(".arcs")) box.scrollLeft = box.dataset.at - box.clientWidth * 0.8;
+  scrollToWords(card);
 };
 for (const card of document.querySelectorAll("dialog.card")) {
   card.addEventListener("close", () => {

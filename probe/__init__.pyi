@@ -34,6 +34,7 @@ from .studies.cues import cues as cues
 from .studies.cues import Cues as Cues
 from .studies.delta_e import delta_e as delta_e
 from .studies.decompose import decompose as decompose
+from .experiments.profiles import profiles as profiles
 from .studies.attribution import qk_attribution as qk_attribution
 from .studies.attribution import qk_interventions as qk_interventions
 from .studies.attribution import ov_attribution as ov_attribution

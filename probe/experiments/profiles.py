@@ -564,7 +564,9 @@ def streams_of_tokens(weights: Weights, ids: Tensor) -> tuple[Tensor, Tensor]:
     entering = forward.embedding_norm(weights, forward.sum_embeddings(parts))
     nothing = entering.new_zeros(len(ids), *block.w_o.shape[:2])
     resid_mid = blocks.after_attention(weights, block, entering, nothing)
-    return entering, blocks.run_mlp(weights, block, entering, resid_mid)
+    is_parallel = weights.config.family.parallel_attn_mlp
+    hidden = blocks.activate(weights, block, entering if is_parallel else resid_mid)
+    return entering, blocks.after_mlp(weights, block, resid_mid, hidden)
 
 
 def vocabulary(model: Model) -> tuple[list[str], list[int]]:

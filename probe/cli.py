@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, fields
 from io import TextIOWrapper
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Final, Literal, cast
+from typing import TYPE_CHECKING, Annotated, Final, Literal
 
 import typer
 from typer import Argument, Option
@@ -40,8 +40,6 @@ from probe.stats.limits import FEWEST_WORDS
 if TYPE_CHECKING:
     from probe.explorer.page import Question
     from probe.model.model import Model
-    from probe.studies.plan import StudyPlan
-    from probe.studies.study import GatePreview
     from probe.text.sentences import Corpus
     from probe.walkthrough.walk import Walk
 INTERRUPTED = 130  # the exit code of a program that Ctrl-C ended
@@ -183,10 +181,30 @@ def report(
 
     experiments = choose(only, without or ())
     corpus = None if sentences is None else as_corpus(sentences, words, utf16=utf16)
+    with progress_bar() as progress:
+        from probe.pages.sections import titles_of
+        from probe.pages.write import write
+        from probe.studies.study import plan_study, preview_gates, studies, study_inputs
 
-    def command(words: Sequence[str]) -> str:
-        return _command(
+        inputs = study_inputs(
+            _load(model, device, dtype),
             words,
+            corpus,
+            seed=seed,
+            permutations=permutations,
+            controls=controls,
+            experiments=experiments,
+        )
+        plan = plan_study(inputs)
+        if corpus is not None:
+            _say_cautions(corpus, inputs.model, keeps_columns=len(plan.words) >= FEWEST_WORDS)
+        if dry_run:
+            typer.echo("\n".join(sentences_suffice(plan)))
+            progress("certificate", 0.01)
+            typer.echo("\n".join(map(likely, preview_gates(inputs))))
+            return
+        command = _command(
+            plan.words,
             model,
             sentences,
             utf16=utf16,
@@ -197,49 +215,14 @@ def report(
             seed=seed,
             **_compute_options(device, dtype),
         )
-
-    def planned(plan: "StudyPlan") -> None:
-        if corpus is not None:
-            _say_cautions(corpus, loaded, keeps_columns=len(plan.words) >= FEWEST_WORDS)
-        if dry_run:
-            typer.echo("\n".join(sentences_suffice(plan)))
-        else:
-            _say_what_is_replaced(out, REPORT, command(plan.words))
-
-    def gates_measured(gates: "list[GatePreview]") -> None:
-        typer.echo("\n".join(likely(pair) for pair in gates))
-        raise typer.Exit
-
-    with progress_bar() as progress:
-        from probe.pages.sections import titles_of
-        from probe.pages.write import write
-        from probe.studies.study import Study, study
-
-        def write_page(result: Study) -> Path:
+        _say_what_is_replaced(out, REPORT, command)
+        for result in studies(inputs, progress, out=out, answer_first=True):
             if not result.unfinished:
                 progress("writing", 0.98)
-            page = write(result, out, command=command(cast("list[str]", result.options["words"])))
+            page = write(result, out, command=command)
             if result.unfinished:
                 to_come = "; ".join(titles_of(result.unfinished))
                 typer.echo(f"The answer is in {page}. Still to come: {to_come}.", err=True)
-            return page
-
-        loaded = _load(model, device, dtype)
-        result = study(
-            loaded,
-            words,
-            sentences=corpus,
-            seed=seed,
-            permutations=permutations,
-            controls=controls,
-            experiments=experiments,
-            progress=progress,
-            planned=planned,
-            gates_measured=gates_measured if dry_run else None,
-            answered=write_page,
-            out=out,
-        )
-        page = write_page(result)
     typer.echo(page)
 
 
@@ -517,6 +500,7 @@ def evaluate(
     corpus = as_corpus(sentences, words, utf16=utf16)
     with progress_bar() as progress:
         loaded = _load(model, device, dtype)
+        _say_cautions(corpus, loaded)
         result = evaluate(
             loaded,
             sentences=corpus,
@@ -525,7 +509,6 @@ def evaluate(
             top=top,
             seed=seed,
             progress=progress,
-            planned=lambda: _say_cautions(corpus, loaded),
         )
     if out is not None:
         from probe.pages.write import write

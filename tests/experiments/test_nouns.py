@@ -352,7 +352,7 @@ def test_nouns_that_cannot_replace_the_word_are_refused_before_the_work():
             model,
             sentences=corpus_of(SENTENCES),
             controls=nouns,
-            planned=lambda cost: pytest.fail("the work had begun"),
+            progress=lambda *stage: pytest.fail("the work had begun"),
         )
     assert str(refused.value) == (
         "Cannot compare with the unambiguous nouns two words, lock, wug, door1: none can replace "

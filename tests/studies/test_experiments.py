@@ -19,6 +19,7 @@ from probe.experiments.store import read_record
 from probe.experiments.table import choose, every_experiment
 from probe.pages.folder import MANIFEST, REPORT, manifest_of
 from probe.stats.numbers import decimal
+from probe.studies.study import studies, study_inputs
 from probe.studies.words import WORDS
 
 ROOT = Path(__file__).parents[2]
@@ -31,7 +32,6 @@ SECTIONS = {
     "edges": "circuit",
     "together": "sets",
     "supplies": "readings",
-    "shares": "shares",
     "cannot": "lessons",
 }
 
@@ -101,17 +101,10 @@ def whole(tiny):
 
 @pytest.fixture(scope="module")
 def answer(tiny, folder):
-    """The study and its page at the time of the answer; then the study is interrupted."""
-    answers = []
-
-    def stop(study):
-        answers.append(study)
-        probe.write(study, folder, command="probe report bank")
-        raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        probe.study(tiny, "bank", sentences=SENTENCES, out=folder, answered=stop, **QUICK)
-    [study] = answers
+    """The study and its page at the time of the answer; nothing else is measured."""
+    inputs = study_inputs(tiny, "bank", SENTENCES, **QUICK)
+    study = next(studies(inputs, out=folder, answer_first=True))
+    probe.write(study, folder, command="probe report bank")
     return study
 
 
@@ -169,15 +162,8 @@ def test_a_finished_study_is_not_answered_first_and_a_part_of_it_is_not_measured
 ):
     probe.study(tiny, "bank", sentences=SENTENCES, out=folder, **QUICK)
     run = counted(monkeypatch)
-    part = probe.study(
-        tiny,
-        "bank",
-        sentences=SENTENCES,
-        experiments=["sets"],
-        answered=lambda study: pytest.fail("nothing was left to measure"),
-        out=folder,
-        **QUICK,
-    )
+    inputs = study_inputs(tiny, "bank", SENTENCES, experiments=["sets"], **QUICK)
+    [part] = studies(inputs, out=folder, answer_first=True)
     assert not run
     assert part.options["experiments"] == ["senses", "heads", "sets"]
     assert "curves" in part.frames and "controls" not in part.frames and "edges" not in part.frames

@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from embedded import embedded
-from measured import options_of, studied, table_of
+from measured import studied
 
 from probe.experiments import observe
 from probe.experiments.beside_nouns import TOO_FEW_NOUNS
@@ -22,7 +22,7 @@ from probe.model.trace import target_states
 from probe.pages.terminal import likely, sentences_suffice
 from probe.patching import heads
 from probe.stats.separation import held_out_auroc
-from probe.studies.study import GatePreview, preview_gates, study
+from probe.studies.study import GatePreview, plan_study, preview_gates, study, study_inputs
 from probe.text.lexicon import expand
 from probe.text.sentences import as_corpus
 from probe.text.splits import cross_fit
@@ -30,19 +30,9 @@ from probe.text.splits import cross_fit
 pytestmark = pytest.mark.real_model
 
 
-class Planned(Exception):
-    """Stop a study before its work."""
-
-
 def plan(model, words, **options):
-    """The cost that a study computes before its work."""
-
-    def stop(cost):
-        raise Planned(cost)
-
-    with pytest.raises(Planned) as stopped:
-        study(model, words, planned=stop, **options)
-    return stopped.value.args[0]
+    """The plan of a study."""
+    return plan_study(study_inputs(model, words, **options))
 
 
 @pytest.fixture(scope="module")
@@ -249,33 +239,25 @@ def test_the_likely_result_is_reported_with_what_to_change(changes, message):
 
 def test_the_dry_run_has_the_gates_of_the_study(model):
     """The p values equal the p values of the study, with and without nouns."""
-    bank = prepare(model, "bank", as_corpus(unmarked(paired=True), "bank").sentences)
-    random_model = untrained(model, seed=0)
-    splits = {"bank": split_senses(bank, seed=0, causal=True)}
-    experiments = ("heads", "nouns")
-    [gates] = preview_gates(model, [bank], splits, options_of(experiments=experiments))
-    of_study = studied(model, bank, experiments=experiments, random_model=random_model)
-    [row] = table_of(of_study, "words").to_dict("records")
+    rows = {"sentences": unmarked(paired=True), "permutations": 99}
+    of_heads, of_nouns = ({"experiments": names} for names in (["heads"], ["nouns"]))
+    [gates] = preview_gates(study_inputs(model, "bank", **rows, **of_nouns))
+    [row] = study(model, "bank", **rows, **of_nouns).words.to_dict("records")
     assert gates.senses == (row["sense_a"], row["sense_b"]) and gates.word == "bank"
     for name in ("gap_p", "nuisance_p", "untrained_p"):
         assert getattr(gates, name) == row[name]
-    for options in (
-        options_of(experiments=experiments, nouns=()),
-        options_of(experiments=("heads",)),
-    ):
-        [without_nouns] = preview_gates(model, [bank], splits, options)
+    for options in (of_nouns | {"controls": ()}, of_heads):
+        [without_nouns] = preview_gates(study_inputs(model, "bank", **rows, **options))
         assert without_nouns.gap_p == gates.gap_p and math.isnan(without_nouns.ambiguity_p)
         assert without_nouns.not_compared == ""
 
 
 def test_the_dry_run_has_the_ambiguity_gate_of_the_study(model):
     """This is for a word with a gap. Nouns are read in the same sentences, and nothing is swapped."""
-    bank = prepare(model, "bank", expand("bank").sentences[:96])
-    splits = {"bank": split_senses(bank, seed=0, causal=True)}
-    options = options_of(pairs=8, experiments=("heads", "nouns"))
-    [gates] = preview_gates(model, [bank], splits, options)
-    of_study = studied(model, bank, pairs=8, experiments=("heads", "nouns"))
-    assert gates.ambiguity_p == table_of(of_study, "words")["ambiguity_p"].item()
+    options = {"sentences": expand("bank").sentences[:96], "permutations": 99, "max_pairs": 8}
+    [gates] = preview_gates(study_inputs(model, "bank", experiments=["nouns"], **options))
+    [row] = study(model, "bank", experiments=["nouns"], **options).words.to_dict("records")
+    assert gates.ambiguity_p == row["ambiguity_p"]
     assert gates.not_compared == ""
 
 

@@ -290,7 +290,10 @@ def test_invalid_studies_are_refused_before_the_work():
     def refused(word, *, error=InputError, **options):
         with pytest.raises(error) as caught:
             probe.study(
-                embedded(), word, planned=lambda plan: pytest.fail("the work had begun"), **options
+                embedded(),
+                word,
+                progress=lambda *stage: pytest.fail("the work had begun"),
+                **options,
             )
         return str(caught.value)
 

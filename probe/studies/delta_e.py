@@ -17,8 +17,8 @@ DOING = "Cannot measure ΔE"
 def delta_e(
     model: ModelSource,
     text: str,
-    *,
     at: int | str,
+    *,
     along: Any = None,
     by_source: bool = False,
 ) -> pd.DataFrame:

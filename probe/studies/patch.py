@@ -27,8 +27,8 @@ import operator
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from functools import partial, wraps
-from typing import Any, NamedTuple, ParamSpec, TypeVar
+from functools import partial
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -68,8 +68,6 @@ Metric = TypeAliasType("Metric", tuple[str | int, str | int] | Callable[[Tensor]
 # M of the vectors at the position that is read. `variant d_model -> variant`
 Reader = Callable[[Tensor], Tensor]
 TEXTS = (str, bytes)  # sequences, but not lists of texts
-Arguments = ParamSpec("Arguments")
-Result = TypeVar("Result")
 
 
 class Member(NamedTuple):
@@ -106,30 +104,12 @@ class Asked(NamedTuple):
     parts: tuple[str, ...]
 
 
-def _second_text_by_name(function: Callable[Arguments, Result]) -> Callable[Arguments, Result]:
-    """A decorator: raises InputError for a second text by position, because Python's own message
-    does not name the arguments."""
-
-    @wraps(function)
-    def call(*by_position: Arguments.args, **by_name: Arguments.kwargs) -> Result:
-        if len(by_position) > 2:  # model and text
-            name = function.__name__
-            raise InputError(
-                f"Cannot call {name}: it takes the second text and the word by name. Write "
-                f"{name}(model, text, against=..., at=...)."
-            )
-        return function(*by_position, **by_name)
-
-    return call
-
-
-@_second_text_by_name
 def patch(
     model: ModelSource,
     text: str | Sequence[str],
+    at: int | str,
     *,
     against: str | Sequence[str],
-    at: int | str,
     metric: Metric | list[Metric] = None,
     read: int | str | None = None,
     parts: str = "heads",
@@ -236,7 +216,6 @@ def patch(
     return pd.concat([frames[number] for number in sorted(frames)], ignore_index=True)
 
 
-@_second_text_by_name
 def patch_hooks(
     model: ModelSource,
     text: str,

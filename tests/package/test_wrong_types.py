@@ -2,7 +2,9 @@
 the next step."""
 
 import re
+from functools import partial
 
+import pandas as pd
 import pytest
 from embedded import embedded
 
@@ -119,14 +121,17 @@ def test_a_single_text_and_a_single_noun_are_lists_of_one(model):
     assert single.options == as_list.options and single.options["controls"] == ("fence",)
 
 
-@pytest.mark.parametrize("name", ["patch", "patch_hooks"])
-def test_a_second_text_by_position_is_refused_with_the_arguments_to_write(model, name):
-    with pytest.raises(InputError) as refused:
-        getattr(probe, name)(model, A, B, "bank")
-    assert str(refused.value) == (
-        f"Cannot call {name}: it takes the second text and the word by name. Write "
-        f"{name}(model, text, against=..., at=...)."
-    )
+def test_the_word_may_be_the_third_argument(model):
+    for call in (
+        partial(probe.delta_e, model, A),
+        partial(probe.patch, model, A, against=B),
+        partial(probe.decompose, model, A, tokens=" and"),
+    ):
+        pd.testing.assert_frame_equal(call("bank"), call(at="bank"))
+    [hook] = probe.patch_hooks(model, A, "bank", against=B, heads=[(0, 1)])
+    assert hook[0] == "blocks.0.attn.hook_z"
+    with pytest.raises(InputError, match="Cannot find 'lake' in .*: it occurs nowhere"):
+        probe.delta_e(model, A, "lake")
 
 
 def test_a_word_as_the_target_of_a_model_without_decoder_is_pointed_to_at(model):

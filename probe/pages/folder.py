@@ -37,8 +37,10 @@ WALK = "walk.html"
 WALK_RECORD = "walk.record"  # what `probe.read` needs of a walk besides its tables
 SURVEY = "survey.html"
 CUES = "cues.html"
+HEADS = "heads.html"
+HEADS_TABLE = "heads"
 EVALUATION = "evaluation_words.csv"
-PAGES = (REPORT, WALK, SURVEY, CUES)
+PAGES = (REPORT, WALK, SURVEY, CUES, HEADS)
 MANIFEST = "manifest.json"
 # Results that may share a folder: the page of a survey shows the evaluation next to it.
 TOGETHER = {SURVEY, EVALUATION}
@@ -190,8 +192,9 @@ def _would_be_lost(folder: Path, page: str, inputs: Sequence[Path]) -> str:
 
 
 def _names_of(page: str) -> list[str]:
-    """Names of the tables of a report or a walk, which other people's files may have, too."""
-    tables = {REPORT: TABLES, WALK: TABLES_OF_WALK}.get(page, {})
+    """Names of the tables of a report, a walk or a frame, which other people's files may have,
+    too."""
+    tables = {REPORT: TABLES, WALK: TABLES_OF_WALK, HEADS: [HEADS_TABLE]}.get(page, [])
     return [f"{name}.{ending}" for name in tables for ending in ("csv", "parquet")]
 
 

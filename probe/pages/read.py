@@ -15,6 +15,8 @@ from probe.pages.cues import CERTIFICATE as CUES_CERTIFICATE
 from probe.pages.folder import (
     CUES,
     EVALUATION,
+    HEADS,
+    HEADS_TABLE,
     MANIFEST,
     REPORT,
     SURVEY,
@@ -31,11 +33,12 @@ from probe.studies.words import WORDS
 from probe.walkthrough.saved import read_walk
 from probe.walkthrough.walk import Walk
 
-Result = Study | Survey | Cues | Walk | Evaluation
+Result = Study | Survey | Cues | Walk | Evaluation | pd.DataFrame
 
 
 def read(folder: str | os.PathLike[str]) -> Result:
-    """The study, survey, cue scan, walk or evaluation that `probe.write` wrote into a folder.
+    """The study, survey, cue scan, walk, evaluation or frame of heads that `probe.write` wrote into
+    a folder.
 
     `probe.write` of what is returned writes the same page and tables again, byte for byte. The
     records of a survey's words are read when they are asked for, and must still be in the folder.
@@ -58,6 +61,8 @@ def read(folder: str | os.PathLike[str]) -> Result:
         return _cues(path, manifest)
     if EVALUATION in files:
         return _evaluation(path, manifest)
+    if HEADS in files:
+        return _frames(path, [HEADS_TABLE])[HEADS_TABLE]
     if WALK_RECORD in files:
         return read_walk(path / WALK_RECORD, _frames(path, manifest["frames"]))
     problem = f"no {MANIFEST} of a result is in it"

@@ -1,6 +1,8 @@
 """A user's script with every public name: `make check` checks its types, and that a misspelt table
 is an error. It is not run."""
 
+import pandas as pd
+
 import probe
 from probe import Certificate, Cues, Evaluation, Model, Study, Survey, TargetText, Trace, Walk
 
@@ -44,7 +46,7 @@ ratio = probe.ratio_interval(
 walk: Walk = probe.walk(model, RIVER, at="bank")
 page = probe.write(walk, "out")
 scan: Cues = probe.cues(model, "bank", texts=(RIVER, LOAN))
-again: Study | Survey | Cues | Walk | Evaluation = probe.read("out")
+again: Study | Survey | Cues | Walk | Evaluation | pd.DataFrame = probe.read("out")
 shown: str = probe.explore(model, RIVER, against=LOAN, at="bank").html
 try:
     probe.load("tiny-sense")

@@ -23,6 +23,7 @@ from typer.exceptions import TyperException
 import probe
 from probe.errors import InputError, ProbeError
 from probe.pages.terminal import (
+    about_time,
     likely,
     print_certificate,
     print_evaluation,
@@ -667,6 +668,13 @@ def cues(
             help="Two texts with the word, one for each meaning, instead of sentences.",
         ),
     ] = None,
+    names: Annotated[
+        tuple[str, str] | None,
+        Option(
+            metavar="NAME NAME",
+            help="Names of the meanings of the two texts. By default the page quotes the texts.",
+        ),
+    ] = None,
     model: ModelOption = DEFAULT_MODEL,
     cues: Annotated[
         Path | None,
@@ -689,19 +697,25 @@ def cues(
     check_folder(out, CUES)
     with progress_bar() as progress:
         from probe.pages.write import write
-        from probe.studies.cues import cues as scan
+        from probe.stats.numbers import counted
+        from probe.studies.cues import expected_seconds, scan_cues, scan_inputs
         from probe.text.sentences import as_corpus
 
-        result = scan(
+        inputs = scan_inputs(
             _load(model, device, dtype),
             word,
             sentences=None if sentences is None else as_corpus(sentences, word, utf16=utf16),
             texts=None if texts is None else [_typed(text) for text in texts],
+            names=None if names is None else [_typed(name) for name in names],
             cues=cues,
             frames=frames,
             seed=seed,
             progress=progress,
         )
+        tried = counted(len(inputs.slots.cues), "word")
+        time = about_time(expected_seconds(inputs))
+        typer.echo(f"probe: {tried} to try as the cue, {time}.", err=True)
+        result = scan_cues(inputs, progress)
         progress("writing", 0.98)
         options = {
             "model": Path(model).name,
@@ -712,9 +726,10 @@ def cues(
             "seed": seed or None,
         }
         command = command_line("cues", word, **options, **_compute_options(device, dtype))
-        # --texts takes two values, which `command_line` cannot write.
-        if texts is not None:
-            command += shlex.join(["", "--texts", *texts]).removeprefix("''")
+        # These options take two values, which `command_line` cannot write.
+        for option, values in (("--texts", texts), ("--names", names)):
+            if values is not None:
+                command += shlex.join(["", option, *values]).removeprefix("''")
         _say_what_is_replaced(out, CUES, command)
         page = write(result, out, command=command)
     for line in terminal_lines(result):

@@ -148,7 +148,7 @@ def patch(
     other pairs. With fewer pairs it is read along the pair's own direction, and every head that
     writes anything moves it. `frame.attrs["axis"]` is "others" or "own", `frame.attrs["gap"]` says
     in words what the gap is and `frame.attrs["measured"]` what was measured.
-    `probe.sign_flip_test` refuses so few pairs.
+    `probe.stats.resampling.sign_flip_test` refuses so few pairs.
 
     Raises InputError for a word or position that does not exist, a next token that is several
     tokens, an invalid metric, a depth that the model does not have, texts that do not differ, and

@@ -43,7 +43,11 @@ PERMUTATIONS = {
     "which_source_words_choose_rive": 1000,
 }
 LARGEST_PICTURE, MOST_ROWS = 70_000, 60  # as Pillow compresses them, the largest takes 69 kB
-MODULES = {"probe", "probe.model.attention", "probe.charts"}
+MODULES = {
+    *("probe", "probe.charts", "probe.model.attention", "probe.model.load", "probe.model.trace"),
+    *("probe.model.parameters", "probe.patching.heads", "probe.patching.positions"),
+    "probe.stats.resampling",
+}
 PUBLIC = {
     "probe": {*probe.__all__, "charts"},
     "charts": set(charts.__all__),

@@ -16,6 +16,7 @@ from probe.model.check import EACH_ROUNDED, FROM_SCORES, ROUNDING, STEPS, THROUG
 from probe.model.load import load, read_weights
 from probe.model.tokens import tokenize
 from probe.model.trace import target_states
+from probe.patching.heads import swap_heads
 from probe.studies import decompose as logits
 
 BF16 = torch.bfloat16
@@ -92,7 +93,7 @@ def test_swaps_in_bfloat16_are_those_in_float64(kind: str, tmp_path: Path) -> No
         rows = [
             probe.model.variants.TargetText(t.ids, pos) for t, pos in zip(texts, at, strict=True)
         ]
-        effect = probe.swap_heads(read_weights(model), rows, states.z.flip(0), direction)
+        effect = swap_heads(read_weights(model), rows, states.z.flip(0), direction)
         effects.append(effect.double())
     exact, coarse = effects
     assert exact.abs().max() > 0.05

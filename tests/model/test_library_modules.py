@@ -397,7 +397,7 @@ def test_experts_may_be_stacked_in_files_as_in_the_class(tmp_path):
 def test_analyses_of_heads_in_every_layer_refuse_a_hybrid_in_one_sentence(model):
     row = ((5, 9, 30, 7), (5, 9, 31, 7))
     directions = torch.ones(1, model.config.d_model)
-    weights = probe.read_weights(model)
+    weights = read_weights(model)
     analyses = (
         ("edges", lambda: probe.edges(weights, row[:1], row[1:], directions, depth=2)),
         ("a walk", lambda: probe.walk(model, TEXT)),

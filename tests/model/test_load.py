@@ -21,7 +21,9 @@ from transformers import AutoTokenizer, GPT2LMHeadModel
 import probe
 from probe.model.check import certify
 from probe.model.find import INDEX, SINGLE, find
+from probe.model.load import read_weights
 from probe.model.model import Model
+from probe.model.parameters import count_parameters
 
 
 def refusal(source: object, error: type[Exception] = probe.ModelError, **options: object) -> str:
@@ -453,8 +455,8 @@ def test_a_device_that_is_not_here_is_refused(checkpoint: Path, device: str) -> 
 # Each of them is called with a model and with arguments that do not depend on it.
 FUNCTIONS_OF_A_MODEL = {
     "certify": lambda model: probe.certify(model, ["the river bank"]).ok,
-    "count_parameters": lambda model: probe.count_parameters(model).total,
-    "read_weights": lambda model: probe.read_weights(model).shape,
+    "count_parameters": lambda model: count_parameters(model).total,
+    "read_weights": lambda model: read_weights(model).shape,
     "tokenize": lambda model: probe.tokenize(model, "the river bank"),
     "trace": lambda model: probe.trace(model, "the river bank").logits.argmax(-1).tolist(),
     "nearest_tokens": lambda model: probe.decomposition.nearest_tokens(model, torch.ones(32)),

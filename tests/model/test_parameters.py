@@ -28,6 +28,7 @@ from probe.model.parameters import (
     PUBLISHED,
     Sizes,
     count,
+    count_parameters,
     count_tensors,
     published,
     sizes_of,
@@ -196,8 +197,8 @@ def test_json_holds_the_same_numbers(run, checkpoint):
 
 
 def test_the_public_function_takes_a_model_or_a_published_name(model, tiny):
-    assert probe.count_parameters(model) == count_tensors(model)
-    assert probe.count_parameters("tiny-senses") == count_tensors(tiny)
-    assert probe.count_parameters("gpt3") == published("gpt3")
+    assert count_parameters(model) == count_tensors(model)
+    assert count_parameters("tiny-senses") == count_tensors(tiny)
+    assert count_parameters("gpt3") == published("gpt3")
     with pytest.raises(probe.ModelError, match=r"^Cannot load \./gpt5: there is no such folder"):
-        probe.count_parameters("./gpt5")
+        count_parameters("./gpt5")

@@ -27,6 +27,7 @@ from test_load import edit_config, refusal
 
 import probe
 from probe.model.model import Model
+from probe.model.parameters import count_parameters
 
 TEXT = "The mole dug a tunnel under the muddy bank"
 BY_LAYER, UPCAST = BOTH
@@ -110,7 +111,7 @@ def test_a_setting_is_certified_and_its_logits_are_hugging_faces(
     close |= {"atol": max(close["atol"], 1e-6)} if model.config.family.in_float32 else {}
     assert_near(logits, expected, close)
     listed = sum(parameter.numel() for parameter in plain.parameters())
-    assert probe.count_parameters(model).total == listed
+    assert count_parameters(model).total == listed
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])

@@ -7,6 +7,11 @@ from families import family_model
 
 import probe
 from probe.errors import InputError
+from probe.model.load import read_weights
+from probe.model.trace import target_states
+from probe.model.variants import TargetText
+from probe.patching.heads import swap_heads, swap_pairs, swap_sets
+from probe.patching.positions import trace_positions
 
 A, B = "The muddy bank", "The rotten bank"
 SIZES = "here [2, 2, 4, 7]"
@@ -19,7 +24,7 @@ def model():
 
 @pytest.fixture(scope="module")
 def weights(model):
-    return probe.read_weights(model)
+    return read_weights(model)
 
 
 @pytest.fixture(scope="module")
@@ -29,7 +34,7 @@ def texts(model):
 
 @pytest.fixture(scope="module")
 def states(model, texts):
-    return probe.target_states(model, texts, [len(tokens) - 1 for tokens in texts])
+    return target_states(model, texts, [len(tokens) - 1 for tokens in texts])
 
 
 @pytest.fixture(scope="module")
@@ -39,10 +44,10 @@ def direction(states):
 
 def test_tokens_and_arrays_are_accepted_like_ids_and_tensors(weights, texts, states, direction):
     ids = [tokens.ids for tokens in texts]
-    expected = probe.swap_heads(weights, ids, states.z.flip(0), direction)
-    from_arrays = probe.swap_heads(weights, texts, states.z.flip(0).numpy(), direction.numpy())
+    expected = swap_heads(weights, ids, states.z.flip(0), direction)
+    from_arrays = swap_heads(weights, texts, states.z.flip(0).numpy(), direction.numpy())
     assert torch.equal(from_arrays, expected)
-    as_tensors = probe.swap_heads(
+    as_tensors = swap_heads(
         weights, [torch.tensor(row) for row in ids], states.z.flip(0), direction
     )
     assert torch.equal(as_tensors, expected)
@@ -54,15 +59,15 @@ def test_in_a_model_that_reads_both_ways_the_position_of_the_word_is_required():
         probe.tokenize(model, text) for text in ("The muddy bank fell", "The rotten bank fell")
     ]
     at = [tokens.positions_of("bank")[-1] for tokens in texts]
-    states = probe.target_states(model, texts, at)
-    inputs = (probe.read_weights(model), texts, states.z.flip(0))
+    states = target_states(model, texts, at)
+    inputs = (read_weights(model), texts, states.z.flip(0))
     direction = (states.resid[0, -1] - states.resid[1, -1])[None]
     with pytest.raises(InputError) as error:
-        probe.swap_heads(*inputs, direction)
+        swap_heads(*inputs, direction)
     assert "without the position of the word, and this model reads both ways" in str(error.value)
-    assert "Give probe.TargetText(tokens.ids, tokens.positions_of(word)[-1])." in str(error.value)
-    rows = [probe.TargetText(tokens.ids, pos) for tokens, pos in zip(texts, at, strict=True)]
-    effects = probe.swap_heads(inputs[0], rows, inputs[2], direction)
+    assert "Give TargetText(tokens.ids, tokens.positions_of(word)[-1]) of probe" in str(error.value)
+    rows = [TargetText(tokens.ids, pos) for tokens, pos in zip(texts, at, strict=True)]
+    effects = swap_heads(inputs[0], rows, inputs[2], direction)
     last = effects[0, -1, :, 0].sum()  # heads of the last layer move the read-out by their writes
     assert torch.isfinite(effects).all() and last.abs() > 0
 
@@ -71,7 +76,7 @@ def test_a_mask_may_be_an_array(weights, texts, states, direction):
     keep = torch.zeros(1, *states.z.shape[1:3], dtype=torch.bool)
     inputs = (weights, texts, states.z.flip(0))
     assert torch.equal(
-        probe.swap_sets(*inputs, keep.numpy(), direction), probe.swap_sets(*inputs, keep, direction)
+        swap_sets(*inputs, keep.numpy(), direction), swap_sets(*inputs, keep, direction)
     )
 
 
@@ -105,7 +110,7 @@ def test_invalid_arguments_of_a_swap_are_refused_in_one_sentence(
 ):
     arguments = {"weights": weights, "rows": texts, "donor_z": states.z, "directions": direction}
     with pytest.raises(InputError) as error:
-        probe.swap_heads(*(arguments | change).values())
+        swap_heads(*(arguments | change).values())
     assert str(error.value).startswith("Cannot swap heads") and message in str(error.value)
 
 
@@ -125,21 +130,21 @@ def test_sets_that_are_not_masks_are_refused_in_one_sentence(
     weights, texts, states, direction, sets, got
 ):
     with pytest.raises(InputError) as error:
-        probe.swap_sets(weights, texts, states.z, sets, direction)
+        swap_sets(weights, texts, states.z, sets, direction)
     assert str(error.value).startswith(f"Cannot swap sets of heads: got {got}")
     assert str(error.value).endswith("Give a mask such as torch.zeros(1, 2, 4, dtype=torch.bool).")
 
 
 def test_arguments_of_pairs_are_checked_like_those_of_swaps(model, weights, texts, direction):
-    effects = probe.swap_pairs(model, texts, texts, direction, depth=2)
-    assert torch.equal(effects, probe.swap_pairs(weights, texts, texts, direction, depth=2))
+    effects = swap_pairs(model, texts, texts, direction, depth=2)
+    assert torch.equal(effects, swap_pairs(weights, texts, texts, direction, depth=2))
     with pytest.raises(InputError, match="in text 0: got the id -2, expected 0 to 399"):
-        probe.swap_pairs(weights, [(1, -2)], [(1, 3)], direction, depth=2)
+        swap_pairs(weights, [(1, -2)], [(1, 3)], direction, depth=2)
     for wrong_shape in (direction[0], direction.expand(2, 2, 28)):
         with pytest.raises(
             InputError, match="got directions .* expected direction d_model .28 num"
         ):
-            probe.swap_pairs(weights, texts, texts, wrong_shape, depth=2)
+            swap_pairs(weights, texts, texts, wrong_shape, depth=2)
 
 
 @pytest.mark.parametrize(
@@ -166,7 +171,7 @@ def test_invalid_arguments_of_a_trace_are_refused_in_one_sentence(
         "depth": 2,
     }
     with pytest.raises(InputError) as error:
-        probe.trace_positions(**arguments | change)
+        trace_positions(**arguments | change)
     assert message in str(error.value)
 
 
@@ -224,5 +229,5 @@ def test_invalid_positions_of_words_are_refused_in_one_sentence(
     model, texts, sentences, targets, message
 ):
     with pytest.raises(InputError) as error:
-        probe.target_states(model, texts if sentences == 2 else sentences, targets)
+        target_states(model, texts if sentences == 2 else sentences, targets)
     assert str(error.value).startswith("Cannot read ") and message in str(error.value)

@@ -11,6 +11,7 @@ from measured import studied, table_of
 import probe
 from probe.experiments.material import LATE, prepare
 from probe.experiments.observe import split_senses
+from probe.model.trace import target_states
 
 pytestmark = pytest.mark.real_model
 
@@ -109,7 +110,7 @@ def test_the_coordinate_is_along_an_axis_fitted_without_the_sentence_and_its_cue
     material = prepare(model, sentences[0].word, sentences)
     record = studied(model, material, nouns=())
     [split] = split_senses(material, seed=0, causal=True).values()
-    resid = probe.target_states(model, material.tokens, material.targets).resid
+    resid = target_states(model, material.tokens, material.targets).resid
     resid = resid[:, record.depth].double()
     coordinates = table_of(record, "predictions")["coordinate"]
     for position, coordinate in zip(split.tested, coordinates, strict=True):

@@ -27,6 +27,7 @@ real: $(READY)
 	PROBE_COARSEWSD="$(COARSEWSD)" $(BIN)/python analyses/natural_text.py
 	$(BIN)/python analyses/why_it_attends.py
 	PROBE_MODEL=minilm PROBE_OUT=reports/real/minilm $(BIN)/python analyses/why_it_attends.py
+	$(BIN)/python analyses/what_the_heads_do_elsewhere.py
 	$(BIN)/python analyses/a_word_in_motion.py
 	$(BIN)/python analyses/which_shortcut_finds_the_heads.py
 

@@ -17,15 +17,21 @@ data pass through them. A module imports only from its package and from packages
 * results: from arrays to pandas: frames, columns, the statements that a page may make
 * charts: from frames to charts
 * studies: a study of words, a survey of words in general
-* walkthrough: the steps of attention on one text or two
-* pages: report, walk, survey: one HTML file and a folder that is complete or absent
-* explorer: the walk, live, on the user's sentences: one page, from a local server or saved
+* pages: report, survey, cues: one HTML file and a folder that is complete or absent
+* walks: the walk, every step of attention on one text or two, and the explorer, which is the walk
+  live, on the user's sentences: numbers, charts, pages and server
 * cli: parse, call one library function, write
 """
+
+import sys
+from typing import TYPE_CHECKING
 
 import lazy_loader
 
 from probe import display
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 _public, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
 
@@ -42,12 +48,23 @@ def _version() -> str:
 
 
 def _register_formatters() -> None:
-    """Import the pages, which register the formatters of results. A notebook calls this when it
-    first shows a result."""
+    """Import the pages, which register the formatters of results, and the walk's only where there
+    can be a walk. A notebook calls this when it first shows a result."""
     from probe.pages import report  # noqa: F401 (registers on import)
+
+    if "probe.walks.walk" in sys.modules:
+        from probe.walks import page  # noqa: F401 (registers on import)
+
+
+def _read_walk(path: "Path", **shared: object) -> object:
+    """The walk that `probe.write` wrote into a folder."""
+    from probe.walks.record import read_walk
+
+    return read_walk(path, **shared)
 
 
 display.register_formatters = _register_formatters
+display.readers["walk.record"] = _read_walk
 
 
 def __getattr__(name: str) -> object:

@@ -39,10 +39,10 @@ from probe.provenance import command_line
 from probe.stats.limits import FEWEST_WORDS
 
 if TYPE_CHECKING:
-    from probe.explorer.page import Question
     from probe.model.model import Model
     from probe.text.sentences import Corpus
-    from probe.walkthrough.walk import Walk
+    from probe.walks.questions import Question
+    from probe.walks.walk import Walk
 INTERRUPTED = 130  # the exit code of a program that Ctrl-C ended
 PERMUTATIONS = 1000
 DEFAULT_MODEL = "tiny-senses"
@@ -321,12 +321,13 @@ def walk(
     """One sentence, every step of attention with its real numbers. Writes a page, its tables and a
     manifest."""
     from probe.pages.folder import WALK, check_folder
+    from probe.walks.frames import TABLES
 
-    check_folder(out, WALK)
+    check_folder(out, WALK, tables=TABLES)
     followed = _followed(layer, head)
     with progress_bar() as progress:
         from probe.pages.write import write
-        from probe.walkthrough.walk import walk
+        from probe.walks.walk import walk
 
         loaded = _load(model, device, dtype)
         progress("walking", 0.4)
@@ -407,8 +408,8 @@ def explore(
         _save_explored(load(), texts, save, word=word, compute=_compute_options(device, dtype))
         return
     try:
-        from probe.explorer.saved import address
-        from probe.explorer.server import LOCAL_NAMES, serve
+        from probe.walks.explore import address
+        from probe.walks.server import LOCAL_NAMES, serve
     except ModuleNotFoundError as error:
         raise InputError(
             f"Cannot start the explorer: the package {error.name} is missing. Install it with pip "
@@ -872,13 +873,13 @@ def _check_explored(texts: list[str], save: Path | None, word: str | None) -> No
             "each in quotation marks."
         )
     if save is not None:
-        from probe.explorer.saved import check_file
+        from probe.walks.explore import check_file
 
         check_file(save)
 
 
 def _explored(texts: list[str], word: str | None) -> "Question":
-    from probe.explorer.page import Question
+    from probe.walks.questions import Question
 
     second = texts[1] if len(texts) > 1 else None
     return Question(what="save", text=texts[0], against=second, word=word)
@@ -893,16 +894,16 @@ def _save_explored(
     compute: Mapping[str, str | None],
 ) -> None:
     """Write the explorer's page of the sentences to a file."""
-    from probe.explorer.saved import page_steps
-    from probe.explorer.session import Explorer
     from probe.provenance import write_atomically
+    from probe.walks.explore import saved_page
+    from probe.walks.explorer import Explorer
 
     options = {"save": save.name, "word": word, "model": Path(model.name).name}
     command = command_line("explore", *texts, **options, **compute)
     question = _explored(texts, word)
     html = ""
     with progress_bar() as progress:
-        for share, html in page_steps(model, Explorer(model).answer, question, command):
+        for share, html in saved_page(Explorer(model), question, command):
             progress("swapping every head", share)
     _say_what_is_replaced(save.parent, save.name, command)
     # A token may decode to half of a surrogate pair, which UTF-8 has no bytes for.

@@ -9,7 +9,12 @@ function that imports them, and the first display calls it.
 
 from collections.abc import Callable
 from functools import singledispatch
+from typing import Any
 
+# By the name of a file in a result's folder, the function that reads it; set by `probe/__init__.py`
+# for results of packages above `pages`. It gets the path of the file, and by name what every result
+# has: model_name, origin, certificate, frames.
+readers: dict[str, Callable[..., Any]] = {}
 # Set by `probe/__init__.py`; importing pages twice does nothing, so every display may call it.
 register_formatters: Callable[[], object] = lambda: None
 

@@ -22,6 +22,7 @@ ORDER = (
     "is_it_ambiguity",
     "every_word_as_a_cue",
     "why_it_attends",
+    "what_the_heads_do_elsewhere",
     "which_shortcut_finds_the_heads",
     "ambiguity_in_general",
     "natural_text",
@@ -51,6 +52,7 @@ ORDER = (
 OF_REAL_MODELS = (
     "natural_text",
     "why_it_attends",
+    "what_the_heads_do_elsewhere",
     "a_word_in_motion",
     "which_shortcut_finds_the_heads",
 )

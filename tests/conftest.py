@@ -33,17 +33,17 @@ SELDOM = 50_000  # new objects between two collections; the usual 700 cost a ten
 # A file stays with one worker, so the longest come first: a long file at the end would keep the
 # other workers waiting.
 LONGEST = (
-    "pages/test_walk_page.py",
+    "walk/test_walk_page.py",
     "studies/test_study.py",
     "known_answers/test_planted.py",
-    "explorer/test_explore_page.py",
+    "walk/test_explore_page.py",
     "pages/test_page.py",
     "golden/test_golden.py",
-    "walkthrough/test_walk_senses.py",
+    "walk/test_walk_senses.py",
     "model/test_families.py",
-    "walkthrough/test_walk_families.py",
+    "walk/test_walk_families.py",
     "model/test_objects.py",
-    "explorer/test_saved.py",
+    "walk/test_saved.py",
     "experiments/test_nouns.py",
     "studies/test_plan.py",
     "stats/test_chance.py",
@@ -51,26 +51,25 @@ LONGEST = (
     "model/test_family_loading.py",
     "pages/test_cues_page.py",
     "studies/test_ablation.py",
-    "model/test_variants.py",
     "studies/test_survey.py",
     "experiments/test_cues.py",
     "patching/test_edges.py",
+    "patching/test_replacements.py",
     "studies/test_attribution.py",
     "model/test_gguf.py",
     "package/test_cli.py",
     "model/test_check.py",
     "pages/test_report.py",
-    "studies/test_experiments.py",
     "package/test_examples.py",
-    "explorer/test_explorer.py",
-    "walkthrough/test_walk.py",
+    "walk/test_explorer.py",
+    "walk/test_walk.py",
     "analyses/test_shortcuts.py",
     "experiments/test_circuit.py",
     "charts/test_charts.py",
     "model/test_library_modules.py",
     "text/test_fuzz.py",
     "known_answers/test_known_answers.py",
-    "walkthrough/test_walk_pair.py",
+    "walk/test_walk_pair.py",
     "package/test_streams.py",
     "studies/test_evaluation.py",
     "experiments/test_store.py",
@@ -224,6 +223,7 @@ def embedded_once(monkeypatch: pytest.MonkeyPatch) -> None:
     from probe.model import load
     from probe.model.find import EMBEDDED
 
+    # Private, because every way to load a model by its name passes here, and nothing public does.
     from_name = load._from_name
 
     def once(source: object, **options: object) -> "Model":

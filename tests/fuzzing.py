@@ -30,47 +30,11 @@ from probe.text.sentences import check_row, read_sentences
 
 TAKEN, REFUSED = "taken", "refused"
 GOOD = {"word": "bank", "sense": "river", "text": "The river bank", "start": 10, "end": 14}
-BLANK = (
-    "",
-    " ",
-    "\x00",
-    "\ud800",
-    "\udfff tail",
-    "\u202eevil\u202c",
-    "\u2028",
-    "\ufeff",
-    "\r",
-    "\r\n",
-    "\t",
-)
-MARKUP = (
-    '"',
-    "'",
-    "\\",
-    "<script>x</script>",
-    "</script>",
-    "{{ 7 * 7 }}",
-    "<!--",
-    "]]>",
-    "&lt;",
-    "javascript:x",
-    "=1+1",
-)
-WORDS = (
-    "é",
-    "e\u0301",
-    "🦔",
-    "البنك",
-    "a" * 3000,
-    "bank",
-    "NaN",
-    "null",
-    "-1",
-    "1e400",
-    "9" * 40,
-    "%s%n",
-    "../../x",
-)
+# fmt: off
+BLANK = ("", " ", "\x00", "\ud800", "\udfff tail", "\u202eevil\u202c", "\u2028", "\ufeff", "\r", "\r\n", "\t")
+MARKUP = ('"', "'", "\\", "<script>x</script>", "{{ 7 * 7 }}", "<!--", "]]>", "&lt;", "javascript:x", "=1+1")
+WORDS = ("é", "e\u0301", "🦔", "البنك", "a" * 3000, "bank", "NaN", "null", "-1", "1e400", "9" * 40, "%s%n", "../../x")
+# fmt: on
 AWKWARD = (*BLANK, *MARKUP, *WORDS)
 texts = st.one_of(
     st.sampled_from(AWKWARD), st.text(max_size=30), st.text(st.characters(codec=None), max_size=8)

@@ -45,7 +45,7 @@ def write_gguf(folder: Path, file: Path, kind: Kind, *, change: Change | None = 
     file.parent.mkdir(parents=True, exist_ok=True)
     writer = gguf.GGUFWriter(file, metadata.pop("general.architecture"))
     for name, value in metadata.items():
-        _add(writer, name, value)
+        writer.add_key_value(name, value, gguf.GGUFValueType.get_type(value))
     for name, values in tensors.items():
         values = np.ascontiguousarray(values)
         in_blocks = values.ndim > 1 and values.shape[-1] % 32 == 0
@@ -64,67 +64,40 @@ def write_gguf(folder: Path, file: Path, kind: Kind, *, change: Change | None = 
     return file
 
 
-def _add(writer: gguf.GGUFWriter, name: str, value: object) -> None:
-    add = {
-        bool: writer.add_bool,
-        float: writer.add_float32,
-        str: writer.add_string,
-        list: writer.add_array,
-    }
-    add[int] = (
-        writer.add_uint32 if not isinstance(value, int) or value < 2**32 else writer.add_uint64
-    )
-    add[type(value)](name, value)
-
-
 def _metadata(config: dict[str, Any], folder: Path) -> dict[str, Any]:
-    arch, is_gpt2 = ARCHITECTURES[config["model_type"]], config["model_type"] == "gpt2"
-    sizes = {key: config[names[not is_gpt2]] for key, names in SIZES.items()}
-    heads, width = sizes["attention.head_count"], sizes["embedding_length"]
-    epsilon = next(
-        config[k] for k in ("layer_norm_epsilon", "layer_norm_eps", "rms_norm_eps") if k in config
-    )
+    kind = config["model_type"]
+    arch = ARCHITECTURES[kind]
+    stored: dict[str, Any] = {key: config[names[kind != "gpt2"]] for key, names in SIZES.items()}
+    width, heads = stored["embedding_length"], stored["attention.head_count"]
+    keys = ("layer_norm_epsilon", "layer_norm_eps", "rms_norm_eps")
     rms = "rms_" if "rms_norm_eps" in config else ""
-    settings: dict[str, Any] = sizes | {f"attention.layer_norm_{rms}epsilon": epsilon}
+    epsilon = next(config[key] for key in keys if key in config)
+    stored[f"attention.layer_norm_{rms}epsilon"] = epsilon
     rope = config.get("rope_parameters") or {}
     if arch in ROTARY:
-        rope = rope.get("full_attention", rope)
         size = config.get("head_dim") or width // heads
-        settings |= {
-            "attention.head_count_kv": config["num_key_value_heads"],
-            "rope.freq_base": rope["rope_theta"],
-        }
-        settings |= {
-            "rope.dimension_count": size,
-            "attention.key_length": size,
-            "attention.value_length": size,
-        }
-        settings["vocab_size"] = config["vocab_size"]
-    if "sliding_window" in config and not config["model_type"].startswith("qwen"):
-        settings["attention.sliding_window"] = config["sliding_window"] or 0
-    settings |= {
-        key: config[key]
-        for key in ("attn_logit_softcapping", "final_logit_softcapping")
-        if config.get(key)
-    }
+        names = ("rope.dimension_count", "attention.key_length", "attention.value_length")
+        stored |= dict.fromkeys(names, size)
+        stored["attention.head_count_kv"] = config["num_key_value_heads"]
+        stored["rope.freq_base"] = rope.get("full_attention", rope)["rope_theta"]
+        stored["vocab_size"] = config["vocab_size"]
+    if "sliding_window" in config and not kind.startswith("qwen"):
+        stored["attention.sliding_window"] = config["sliding_window"] or 0
+    for key in ("attn_logit_softcapping", "final_logit_softcapping"):
+        if config.get(key):
+            stored[key] = config[key]
     if arch == "gptneox":
         share = rope.get("partial_rotary_factor", config.get("rotary_pct", 0.25))
-        settings |= {
-            "rope.dimension_count": int(width // heads * share),
-            "use_parallel_residual": True,
-        }
+        stored["rope.dimension_count"] = int(width // heads * share)
+        stored["use_parallel_residual"] = True
     if arch == "bert":
-        settings |= {
-            "attention.causal": False,
-            "pooling_type": 1,
-            "vocab_size": config["vocab_size"],
-        }
-    if config["model_type"] == "roberta":
-        settings["context_length"] -= _first_row(config)
-    metadata = {"general.architecture": arch, "general.name": "small"} | {
-        f"{arch}.{k}": v for k, v in settings.items()
-    }
-    return metadata | _tokenizer(config, folder)
+        stored |= {"attention.causal": False, "pooling_type": 1}
+        stored["vocab_size"] = config["vocab_size"]
+    if kind == "roberta":
+        stored["context_length"] -= _first_row(config)
+    described = {"general.architecture": arch, "general.name": "small"}
+    described |= {f"{arch}.{key}": value for key, value in stored.items()}
+    return described | _tokenizer(config, folder)
 
 
 def _first_row(config: dict[str, Any]) -> int:
@@ -145,30 +118,15 @@ def _tokenizer(config: dict[str, Any], folder: Path) -> dict[str, Any]:
     names = {number: token for token, number in vocabulary.items()}
     tokens = [names.get(number, f"[PAD{number}]") for number in range(config["vocab_size"])]
     kinds = [3 if n in special else 1 if n in names else 5 for n in range(len(tokens))]
-    merges = [
-        merge if isinstance(merge, str) else " ".join(merge)
-        for merge in tokenizer["model"]["merges"]
-    ]
-    metadata = {
-        "model": "gpt2",
-        "pre": "gpt-2",
-        "tokens": tokens,
-        "token_type": kinds,
-        "merges": merges,
-    }
-    token_roles = {
-        "bos": "bos_token",
-        "eos": "eos_token",
-        "unknown": "unk_token",
-        "padding": "pad_token",
-    }
-    metadata |= {
-        f"{short}_token_id": vocabulary[tokenizer_config[name]]
-        for short, name in token_roles.items()
-        if tokenizer_config.get(name)
-    }
-    metadata["add_bos_token"] = config["model_type"] in ("llama", "mistral")
-    return {f"tokenizer.ggml.{name}": value for name, value in metadata.items()}
+    merges = tokenizer["model"]["merges"]
+    merges = [merge if isinstance(merge, str) else " ".join(merge) for merge in merges]
+    described = {"model": "gpt2", "pre": "gpt-2", "tokens": tokens, "token_type": kinds}
+    described |= {"merges": merges, "add_bos_token": config["model_type"] in ("llama", "mistral")}
+    roles = {"bos": "bos_token", "eos": "eos_token", "unknown": "unk_token", "padding": "pad_token"}
+    for short, name in roles.items():
+        if tokenizer_config.get(name):
+            described[f"{short}_token_id"] = vocabulary[tokenizer_config[name]]
+    return {f"tokenizer.ggml.{name}": value for name, value in described.items()}
 
 
 def _tensors(config: dict[str, Any], folder: Path) -> dict[str, np.ndarray]:

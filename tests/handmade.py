@@ -10,7 +10,7 @@ positions and other heads, but never the sense, and write only to coordinates th
 reads.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
@@ -80,18 +80,14 @@ def tokens_of(ids: Sequence[int]) -> Tokens:
 WORD = "lock"
 SENSES = ("door", "canal")
 CUES = {sense: tuple(f"{sense}{number}" for number in range(40)) for sense in SENSES}
-PLAIN = (
-    *("the", "a", "near", "saw", "they", "behind", "old", "grey"),
-    *("small", "once", "again", "we", "passed", "and", "it"),
-)
+PLAIN = ("the", "a", "near", "saw", "they", "behind", "old", "grey", "small", "once", "again", "we")
+PLAIN += ("passed", "and", "it")
 BOS, UNKNOWN = "<bos>", "<unk>"
 # Unambiguous nouns with both articles. They have only the features of every word, so a planted head
 # that looks for `is_target` acts on the word alone.
 NOUNS = lexicon.one_meaning_nouns()[:24]
-FUNCTION = {
-    "door": "this",
-    "canal": "that",
-}  # words that go with a sense and have the feature "second"
+# Words that go with a sense and have the feature "second".
+FUNCTION = {"door": "this", "canal": "that"}
 
 
 def make_sentences(
@@ -169,27 +165,13 @@ def without(sentences: Sequence[Sentence], *names: str) -> tuple[Sentence, ...]:
 # --- models said in features ----------------------------------------------------------------------
 
 Reading = Mapping[str, float]
-PLANTED = (
-    "anchor",
-    "is_bos",
-    "is_cue",
-    "is_target",
-    "sense",
-    "resolved",
-    "decoy",
-    "second",
-    "accent",
-    "marker",
-)
+PLANTED = ("anchor", "is_bos", "is_cue", "is_target", "sense", "resolved", "decoy", "second")
+PLANTED += ("accent", "marker")
 PLACES = ("place_cos", "place_sin")
 OPEN = (*(f"word{number}" for number in range(4)), *(f"noise{number}" for number in range(4)))
 FEATURES = (*PLANTED, *PLACES, *OPEN)
-READ_BY_ANY = (
-    "is_cue",
-    "is_target",
-    *PLACES,
-    *OPEN,
-)  # not is_bos: only heads that look nowhere else ask for it
+# Not is_bos: only heads that look nowhere else ask for it.
+READ_BY_ANY = ("is_cue", "is_target", *PLACES, *OPEN)
 WRITTEN_BY_ANY = tuple(name for name in OPEN if name.startswith("noise"))
 LAYERS, HEADS, D_HEAD, D_MLP, POSITIONS = 3, 4, 10, 24, 32
 D_MODEL = HEADS * D_HEAD
@@ -218,10 +200,8 @@ class Unit:
     gives: Reading
 
 
-TO_BOS = (
-    {"anchor": 1.0},
-    {"is_bos": 3.0},
-)  # where a head attends if it finds nothing that it asks for
+# Where a head attends if it finds nothing that it asks for.
+TO_BOS = ({"anchor": 1.0}, {"is_bos": 3.0})
 SENSE: Reading = {"sense": 1.0}
 TO_CUE = ({"is_target": 8.0}, {"is_cue": 6.0})
 
@@ -250,11 +230,8 @@ def make_handmade(
     """
     rng = np.random.default_rng(seed)
     tokenizer = _tokenizer(more_words)
-    gains = {
-        (layer, norm): rng.uniform(0.7, 1.4, len(FEATURES))
-        for layer in range(LAYERS)
-        for norm in (1, 2)
-    }
+    norms = [(layer, norm) for layer in range(LAYERS) for norm in (1, 2)]
+    gains = {norm: rng.uniform(0.7, 1.4, len(FEATURES)) for norm in norms}
     tensors = _tensors(tokenizer, heads, units, gains, rng)
     state_dict = {f"transformer.{name}": values for name, values in tensors.items()}
     state_dict["lm_head.weight"] = _unembedding(tensors["wte.weight"], seed)
@@ -272,26 +249,16 @@ def make_handmade_encoder(
     """
     rng = np.random.default_rng(seed)
     cut = _tokenizer().backend_tokenizer
-    cut.post_processor = processors.TemplateProcessing(
-        single=f"{BOS} $A", special_tokens=[(BOS, 0)]
-    )
+    first = {"single": f"{BOS} $A", "special_tokens": [(BOS, 0)]}
+    cut.post_processor = processors.TemplateProcessing(**first)
     tokenizer = PreTrainedTokenizerFast(
         tokenizer_object=cut, cls_token=BOS, pad_token=UNKNOWN, unk_token=UNKNOWN
     )
     even = {(layer, norm): np.ones(len(FEATURES)) for layer in range(LAYERS) for norm in (1, 2)}
     state_dict = _as_bert(_tensors(tokenizer, heads, units, even, rng))
-    sizes = {
-        "vocab_size": len(tokenizer),
-        "hidden_size": D_MODEL,
-        "num_hidden_layers": LAYERS,
-        "intermediate_size": D_MLP,
-    }
-    sizes |= {
-        "num_attention_heads": HEADS,
-        "max_position_embeddings": POSITIONS,
-        "type_vocab_size": 1,
-    }
-    config = BertConfig(**sizes, hidden_act="gelu_new")
+    sizes = {"vocab_size": len(tokenizer), "hidden_size": D_MODEL, "num_hidden_layers": LAYERS}
+    sizes |= {"intermediate_size": D_MLP, "num_attention_heads": HEADS, "type_vocab_size": 1}
+    config = BertConfig(**sizes, max_position_embeddings=POSITIONS, hidden_act="gelu_new")
     config.architectures = ["BertModel"]
     return write_checkpoint(folder, config, tokenizer, state_dict)
 
@@ -309,17 +276,16 @@ def _as_bert(gpt2: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
     for layer in range(LAYERS):
         of, to = f"h.{layer}.", f"encoder.layer.{layer}."
         for number, role in enumerate(("query", "key", "value")):
-            columns = slice(number * D_MODEL, (number + 1) * D_MODEL)
-            bert[f"{to}attention.self.{role}.weight"] = gpt2[of + "attn.c_attn.weight"][
-                :, columns
-            ].T
-            bert[f"{to}attention.self.{role}.bias"] = gpt2[of + "attn.c_attn.bias"][columns]
+            columns, name = (
+                slice(number * D_MODEL, (number + 1) * D_MODEL),
+                f"attention.self.{role}",
+            )
+            bert[f"{to}{name}.weight"] = gpt2[f"{of}attn.c_attn.weight"][:, columns].T
+            bert[f"{to}{name}.bias"] = gpt2[f"{of}attn.c_attn.bias"][columns]
         matrices = {"attn.c_proj": "attention.output.dense", "mlp.c_fc": "intermediate.dense"}
         for old, new in (matrices | {"mlp.c_proj": "output.dense"}).items():
-            bert[f"{to}{new}.weight"], bert[f"{to}{new}.bias"] = (
-                gpt2[f"{of}{old}.weight"].T,
-                gpt2[f"{of}{old}.bias"],
-            )
+            bert[f"{to}{new}.weight"] = gpt2[f"{of}{old}.weight"].T
+            bert[f"{to}{new}.bias"] = gpt2[f"{of}{old}.bias"]
         for old, new in {"ln_1": "attention.output.LayerNorm", "ln_2": "output.LayerNorm"}.items():
             bert |= {f"{to}{new}.{part}": gpt2[f"{of}{old}.{part}"] for part in ("weight", "bias")}
     return bert
@@ -386,53 +352,35 @@ def resolver_model(seed: int) -> tuple[Model, tuple[int, int]]:
 
     Shared: do not change it.
     """
-    head_index = resolver_place(seed)
-    with TemporaryDirectory() as folder:
-        return load(
-            make_handmade(Path(folder) / "handmade", [resolver(*head_index)], seed=seed)
-        ), head_index
+    return _resolving(make_handmade, seed)
 
 
 @cache
 def resolver_encoder(seed: int) -> tuple[Model, tuple[int, int]]:
     """`resolver_model` as an encoder that reads both ways. Shared: do not change it."""
+    return _resolving(make_handmade_encoder, seed)
+
+
+def _resolving(make: Callable[..., Path], seed: int) -> tuple[Model, tuple[int, int]]:
     head_index = resolver_place(seed)
     with TemporaryDirectory() as folder:
-        return load(
-            make_handmade_encoder(Path(folder) / "encoder", [resolver(*head_index)], seed=seed)
-        ), head_index
+        made = make(Path(folder) / "handmade", [resolver(*head_index)], seed=seed)
+        return load(made), head_index
 
 
 def _config(vocabulary: int, spread: float) -> GPT2Config:
-    sizes = {
-        "n_layer": LAYERS,
-        "n_head": HEADS,
-        "n_embd": D_MODEL,
-        "n_inner": D_MLP,
-        "n_positions": POSITIONS,
-    }
-    sizes["initializer_range"] = spread
-    config = GPT2Config(
-        **sizes, vocab_size=vocabulary, bos_token_id=0, eos_token_id=0, tie_word_embeddings=False
-    )
+    sizes = {"n_layer": LAYERS, "n_head": HEADS, "n_embd": D_MODEL, "n_inner": D_MLP}
+    sizes |= {"n_positions": POSITIONS, "vocab_size": vocabulary, "initializer_range": spread}
+    config = GPT2Config(**sizes, bos_token_id=0, eos_token_id=0, tie_word_embeddings=False)
     config.architectures = ["GPT2LMHeadModel"]
     return config
 
 
 def _tokenizer(more_words: Sequence[str] = ()) -> PreTrainedTokenizerFast:
-    words = (
-        BOS,
-        UNKNOWN,
-        WORD,
-        *(cue for sense in SENSES for cue in CUES[sense]),
-        *PLAIN,
-        *FUNCTION.values(),
-        *NOUNS,
-        *more_words,
-    )
-    cut = Tokenizer(
-        WordLevel({word: number for number, word in enumerate(words)}, unk_token=UNKNOWN)
-    )
+    cues = [cue for sense in SENSES for cue in CUES[sense]]
+    words = (BOS, UNKNOWN, WORD, *cues, *PLAIN, *FUNCTION.values(), *NOUNS, *more_words)
+    numbers = {word: number for number, word in enumerate(words)}
+    cut = Tokenizer(WordLevel(numbers, unk_token=UNKNOWN))
     cut.pre_tokenizer = pre_tokenizers.Whitespace()
     return PreTrainedTokenizerFast(
         tokenizer_object=cut, bos_token=BOS, eos_token=BOS, unk_token=UNKNOWN

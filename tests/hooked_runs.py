@@ -1,55 +1,31 @@
 """Whole hooked forward passes under edits, and pairs of texts for them: the reference for every
-trace and path."""
+swap, trace and path."""
 
 import plain_forward
-import pytest
 import torch
-from families import SINGLE, VARIANTS, each_family, family_model
-from handmade import random_model, tokens_of
+from families import RECURRENT, SINGLE, each_family
+from handmade import tokens_of
 
 from probe.model import attention as formulas
 from probe.model import blocks
 from probe.model import hooks as hooked
-from probe.model.attention import repeat_kv
-from probe.model.check import RECURRENT
 from probe.model.load import read_weights
 from probe.model.trace import target_states
 from probe.model.variants import TargetText
-from probe.model.weights import read_stacks
 
 BOUND = {torch.float32: 1e-5, torch.float64: 1e-10}
 # If a family's code rounds to float32 in between, no two orders of sums agree better.
 ROUNDED = 1e-6
-ODD = "random GPT-2"
-KINDS = (*SINGLE, ODD, *VARIANTS)
 HELD = ("z", "mlp_out")  # the writers
 QUANTITIES = ("resid_pre", "attn_out", "mlp_out", "z", "resid_post")
 LAYOUTS = ((9, 6, 2), (6, 5, 3), (5, 3, 0))  # tokens, position of the word, position of the cue
 BOTH_WAYS = (3, 1, 0)  # every position is after the cue
-
-
-EACH = each_family(*KINDS)  # the other families of the table run in the campaign
-
-
-def typed():
-    """Every kind in float64, with slow marks for all but representatives; one in float32 as
-    well."""
-    return [
-        *(pytest.param(*kind.values, torch.float64, marks=kind.marks) for kind in EACH),
-        ("gpt2", torch.float32),
-    ]
-
-
-def model_of_kind(kind, dtype=torch.float64):
-    return random_model(dtype) if kind == ODD else family_model(kind, dtype)
+EACH = each_family(*SINGLE)  # all but the representatives run in the campaign
 
 
 def bound(model):
-    stacks = read_stacks(model.weights, model.config, model.modules).values()
-    blocks = [block for weights in stacks for block in weights.blocks]
-    recurrent = any(block.mixer for block in blocks)
     rounded = ROUNDED if model.config.family.in_float32 else 0
-    return max(BOUND[model.dtype], rounded, RECURRENT if recurrent else 0)
+    return max(BOUND[model.dtype], rounded, RECURRENT["atol"] if any(model.config.mixers) else 0)
 
 
 TARGETS = (6, 0, 3, 6, 11)  # the position of the word in the texts of `random_rows`
@@ -80,13 +56,9 @@ def every_direction(model):
 
 def target_z(model, texts):
     """z of every head at the word of each text, from hooks. `-> row layer head d_head`"""
-    texts = [
-        text if isinstance(text, TargetText) else TargetText(tuple(text), len(text) - 1)
-        for text in texts
-    ]
-    return target_states(
-        model, [tokens_of(text.ids) for text in texts], [text.at for text in texts]
-    ).z
+    at = [text.at if isinstance(text, TargetText) else len(text) - 1 for text in texts]
+    ids = [text.ids if isinstance(text, TargetText) else text for text in texts]
+    return target_states(model, [tokens_of(row) for row in ids], at).z
 
 
 def drawn_pair(model, layout=LAYOUTS[0], seed=0):
@@ -114,8 +86,8 @@ def hook_name(model, layer, quantity):
 
 def read_rows(model, rows, quantities, edits=()):
     """Quantities of every layer of a hooked forward pass, `layer row pos ...`, under edits (layer,
-    quantity, function)."""
-    values = {name: {} for name in quantities}
+    quantity, function); "logits" are `row pos d_vocab`."""
+    values = {name: {} for name in quantities if name != "logits"}
 
     def reader(name, layer):
         def read(tensor, hook):
@@ -140,61 +112,38 @@ def read_rows(model, rows, quantities, edits=()):
     ]
     hooks += [
         (hook_name(model, layer, name), reader(name, layer))
-        for name in quantities
+        for name in values
         for layer in layers
         if hook_name(model, layer, name)
     ]
     with torch.inference_mode(), model.bridge.hooks(fwd_hooks=hooks):
-        hooked.run(model, rows)
-    return {
-        name: torch.stack(
-            [parts.get(layer, torch.zeros_like(next(iter(parts.values())))) for layer in layers]
-        )
-        for name, parts in values.items()
-    }
+        logits = hooked.run(model, rows)
+    whole = {"logits": logits} if "logits" in quantities else {}
+    for name, parts in values.items():
+        absent = torch.zeros_like(next(iter(parts.values())))
+        whole[name] = torch.stack([parts.get(layer, absent) for layer in layers])
+    return whole
 
 
 def run_with_swaps(model, text, swaps):
     """For each of `swaps`, z at the word by (layer, head), in one row of a whole hooked forward
     pass: the stream at the word after every block, `layer row d_model`, and its logits before a
     family's soft cap."""
-
-    def edit(layer):
-        def change(z, hook):
-            z = z.clone()
-            for row, values in enumerate(swaps):
-                for (_, head), value in (
-                    (index, value) for index, value in values.items() if index[0] == layer
-                ):
-                    z[row, text.at, head] = value
-            return z
-
-        return change
-
-    streams, layers = [], range(model.config.n_layers)
-    hooks = [
-        (hook_name(model, layer, "z"), edit(layer))
-        for layer in layers
-        if hook_name(model, layer, "z")
+    edits = [
+        (layer, "z", edit_at((text.at, head), value, row))
+        for row, values in enumerate(swaps)
+        for (layer, head), value in values.items()
     ]
-    hooks += [
-        (
-            hook_name(model, layer, "resid_post"),
-            lambda x, hook: streams.append(x[:, text.at].clone()),
-        )
-        for layer in layers
-    ]
-    with torch.inference_mode(), model.bridge.hooks(fwd_hooks=hooks):
-        logits, limit = (
-            hooked.run(model, [text.ids] * len(swaps))[:, text.at],
-            model.config.final_logit_softcapping,
-        )
-    return torch.stack(streams), limit * torch.atanh(logits / limit) if limit else logits
+    values = read_rows(model, [text.ids] * len(swaps), ["resid_post", "logits"], edits)
+    logits, limit = values["logits"][:, text.at], model.config.final_logit_softcapping
+    streams = values["resid_post"][:, :, text.at]
+    return streams, limit * torch.atanh(logits / limit) if limit else logits
 
 
 def read_all(model, ids, quantities, edits=()):
     """The same for one text: `layer pos ...`."""
-    return {name: part[:, 0] for name, part in read_rows(model, [ids], quantities, edits).items()}
+    whole = read_rows(model, [ids], quantities, edits)
+    return {name: whole[name][:, 0] for name in quantities}
 
 
 def edit_at(index, value, row=slice(None)):
@@ -303,7 +252,7 @@ class Plain:
             role, at = channel[0], self.at + sender[-1]
             steps[role][at] = self.receiver_qkv(side, edge)[role][at]
             q, k, v = (
-                repeat_kv(part.transpose(0, 1), self.model.config.n_heads)
+                formulas.repeat_kv(part.transpose(0, 1), self.model.config.n_heads)
                 for part in steps.values()
             )
             bias = blocks.position_bias(self.weights, q.shape[-2])

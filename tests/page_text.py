@@ -70,6 +70,14 @@ def facts(frames, word):
     return {label: html.unescape(value) for label, value in values.items()}
 
 
+def fact(frames, word, label):
+    """One fact of a word."""
+    module = fact_macros()
+    rows = by_word(frames)[word]
+    macros = module.FACTS[bool(rows["words"]["ranked"].any())] | module.FURTHER
+    return html.unescape(texts(rows, {label: macros[label]})[label])
+
+
 def labels_of_facts():
     module = fact_macros()
     return {label for macros in (*module.FACTS.values(), module.FURTHER) for label in macros}

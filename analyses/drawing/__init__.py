@@ -248,6 +248,41 @@ def compared(
     return finish(picture.properties(width=360, height={"step": 20}), description)
 
 
+def strips(lines: pd.DataFrame, dots: pd.DataFrame, title: str, *, size: str) -> Any:
+    """A panel for each `panel`, and in it, for each `row`, a line with a tick and dots.
+
+    lines: `panel`, `row`, `low`, `middle`, `high`: the ends of a line and its tick, all shares, in
+        the order of the panels and rows
+    dots: `panel`, `row`, `value`, and the column `size`, which their area shows
+    title: of the axis
+    """
+    names = lines["panel"].drop_duplicates().tolist()
+    area = alt.Size(f"{size}:Q", scale=alt.Scale(range=[15, 80]), legend=None)
+    scale = alt.Scale(domain=[0, 1], nice=False)
+    panels = []
+    for name in names:
+        of_panel, its_dots = (frame[frame["panel"] == name] for frame in (lines, dots))
+        labels = bare_axis(grid=False, labelColor=INK, labelLimit=150, minExtent=120)
+        y = alt.Y("row:N", title=None, sort=of_panel["row"].tolist(), axis=labels)
+        is_last = name == names[-1]
+        axis = share_axis(labels=is_last, ticks=is_last)
+        x = alt.X("low:Q", title=title if is_last else None, scale=scale, axis=axis)
+        base = alt.Chart(of_panel).encode(y=y)
+        spans = base.mark_rule(color=LINE, strokeWidth=7).encode(x=x, x2="high:Q")
+        ticks = base.mark_tick(color=MUTED, thickness=2, size=12, opacity=1).encode(
+            x=alt.X("middle:Q")
+        )
+        marks = alt.Chart(its_dots).mark_point(filled=True, color=WITH, opacity=1)
+        tip = tips("layer:Q", "head:Q", "value:Q | | .1%")
+        marks = marks.encode(y=y, x=alt.X("value:Q"), size=area, tooltip=tip)
+        picture = alt.layer(spans, ticks, marks)
+        panels.append(picture.properties(width=BARS, height={"step": 16}, title=heading(str(name))))
+    return finish(
+        alt.vconcat(*panels, spacing=12).resolve_scale(size="shared"),
+        f"Dots on lines, for {', '.join(map(str, names))}: {', '.join(lines['row'].unique())}.",
+    )
+
+
 def matrix_panels(cells: pd.DataFrame, kinds: Mapping[str, MatrixKind]) -> Any:
     """One matrix per panel, in the order of `kinds`, with queries as rows.
 

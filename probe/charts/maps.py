@@ -95,6 +95,7 @@ HEAD_TIPS = tips(
     "net:Q | net effect | .1%",
     "nouns:Q | on unambiguous nouns | .1%",
 )
+PROFILE_TIP = tips("in_general:N | in general")
 SURVEY_TIPS = tips(
     "name:N | head",
     "net:Q | over all words | .1%",
@@ -139,6 +140,7 @@ CELL = (
     "auroc",
     "attention_cue",
     "attention_previous",
+    "in_general",
 )
 # Pixels. The cells of a map are square: as large as the map's height and a phone's width allow.
 MAP_HEIGHT = 420
@@ -260,6 +262,7 @@ def head_map(
     *,
     read_at: Mapping[str, int] | None = None,
     legend: bool = True,
+    profiles: pd.DataFrame | None = None,
 ) -> alt.LayerChart | alt.VConcatChart:
     """Layer x head grid of a word's net swap effects, in square cells; a number (percent) is where
     the 95 % interval excludes zero.
@@ -268,7 +271,7 @@ def head_map(
     around the cells that do more for the word than for unambiguous nouns. `mlps`, from
     `mlps_beside_nouns` or `mlps_at_word`, are one more column on the same scale, each with its
     number. `read_at` has the first layer of each word that is read after the last layer: from there
-    on the map is a second panel.
+    on the map is a second panel. `profiles` is the study's frame, for a line of the tooltip.
     """
     rows = ranked_heads(of_word(word_heads, word))
     best = _or_all(with_verdict(rows), rows).nlargest(1, "net").iloc[0]
@@ -282,7 +285,29 @@ def head_map(
     )
     limit = effect_limit(word_heads, mlps)
     depth = (read_at or {}).get(word)
-    return finish(_map(word_heads, word, legend, mlps, limit=limit, read_at=depth), description)
+    tooltip: Sequence[alt.Tooltip] = HEAD_TIPS
+    if profiles is not None and len(profiles):
+        word_heads = word_heads.merge(in_general(profiles), on=["word", "layer", "head"])
+        tooltip = [*HEAD_TIPS, *PROFILE_TIP]
+    picture = _map(word_heads, word, legend, mlps, limit=limit, tooltip=tooltip, read_at=depth)
+    return finish(picture, description)
+
+
+def in_general(profiles: pd.DataFrame) -> pd.DataFrame:
+    """What each head does in general, in a line: `word layer head in_general`.
+
+    `profiles` is the study's frame.
+    """
+    keys = ["word", "layer", "head"]
+    of_heads = profiles.groupby(keys, as_index=False, sort=False)
+    # The first row of a head is that of natural sentences, where nothing is repeated.
+    columns = ["first", "previous", "induction"]
+    rows = of_heads[columns].first()
+    lines = [
+        f"first token {percent(first)}, previous {percent(before)}, induction {percent(again)}"
+        for first, before, again in rows[columns].to_numpy(float)
+    ]
+    return rows[keys].assign(in_general=lines)
 
 
 def heads(

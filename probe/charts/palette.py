@@ -254,12 +254,6 @@ def _fewest_bytes(picture: Image.Image) -> Image.Image:
     return indexed
 
 
-def live_data(rows: pd.DataFrame, name: str) -> Any:
-    """The rows as the named data of a chart; columns keep the types that the chart's encodings
-    state."""
-    return alt.InlineData(values=records(rows), name=name)
-
-
 def records(rows: pd.DataFrame) -> list[dict[str, Any]]:
     """The rows of a table for JSON; None where a value is missing or not finite."""
     values = rows.to_numpy(dtype=object, copy=True)

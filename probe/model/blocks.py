@@ -710,16 +710,6 @@ def activate(weights: Weights, block: Block, resid: Tensor) -> Tensor:
     return activation(_linear(x, block.w_in, block.b_in))
 
 
-def run_mlp(weights: Weights, block: Block, resid_pre: Tensor, resid_mid: Tensor) -> Tensor:
-    """resid_post: the stream after the MLP, from the streams before and after the attention.
-
-    Shape: `... d_model, ... d_model -> ... d_model`
-    """
-    parallel = weights.config.family.parallel_attn_mlp
-    hidden = activate(weights, block, resid_pre if parallel else resid_mid)
-    return after_mlp(weights, block, resid_mid, hidden)
-
-
 def after_mlp(weights: Weights, block: Block, resid_mid: Tensor, hidden: Tensor) -> Tensor:
     """resid_post: the stream after the MLP, resid_mid + hidden W_out + b_out, with the family's
     norms.

@@ -122,7 +122,7 @@ def _read_in_chunks(model: Model, ids: Sequence[int]) -> tuple[dict[str, Tensor]
 
     config = model.config
     shape = (config.n_layers, config.n_heads, len(ids), config.d_head)
-    v = torch.empty(shape, dtype=model.dtype, device=model.device)
+    v = torch.zeros(shape, dtype=model.dtype, device=model.device)  # 0 in layers without attention
     # For a hybrid, the cache must know which layers keep a state instead of keys and values.
     settings = model.bridge.original_model.config if config.mixers else None
     cache = DynamicCache(config=settings)

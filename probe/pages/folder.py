@@ -8,7 +8,7 @@ manifest.
 import json
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from html import unescape
 from pathlib import Path
@@ -25,16 +25,14 @@ from probe.provenance import (
     write_atomically,
 )
 from probe.results.columns import TABLES
-from probe.walkthrough.frames import TABLES as TABLES_OF_WALK
 
 if TYPE_CHECKING:
     from probe.studies.cues import Cues
     from probe.studies.study import Study
     from probe.studies.survey import Survey
-    from probe.walkthrough.walk import Walk
+
 REPORT = "ambiguity.html"
 WALK = "walk.html"
-WALK_RECORD = "walk.record"  # what `probe.read` needs of a walk besides its tables
 SURVEY = "survey.html"
 CUES = "cues.html"
 HEADS = "heads.html"
@@ -105,7 +103,7 @@ def to_be_replaced(out: str | os.PathLike[str], file: str, command: str) -> str:
     return f"{path} replaces {earlier}; another place keeps both."
 
 
-def made_by(result: "Study | Survey | Walk | Cues", command: str) -> dict[str, Any]:
+def made_by(result: "Study | Survey | Cues | Any", command: str) -> dict[str, Any]:
     """The manifest of a study, a survey, a walk or a cue scan."""
     return manifest(
         result.model_name,
@@ -132,6 +130,7 @@ def check_folder(
     out: str | os.PathLike[str],
     page: str = "",
     *,
+    tables: Iterable[str] = (),
     inputs: Sequence[Path] = (),
     option: str = "--out",
 ) -> None:
@@ -139,7 +138,8 @@ def check_folder(
     user wants to keep. Nothing is written, so check this before the work.
 
     `page`: the file that the result is known by, which no result of another kind shares a folder
-    with. `inputs`: files that it is made from. `option`: of the command line, that names `out`.
+    with. `tables`: the names of its tables, unless it is a report. `inputs`: files that it is made
+    from. `option`: of the command line, that names `out`.
     """
     if not isinstance(out, str | os.PathLike) or not str(out):
         raise InputError(
@@ -158,7 +158,7 @@ def check_folder(
         reason = f"{existing} may not be written"
     elif folders := [name for name in (*PAGES, MANIFEST) if page and (folder / name).is_dir()]:
         reason = f"{folders[0]} in it is a folder"
-    elif reason := page and _would_be_lost(folder, page, inputs):
+    elif reason := page and _would_be_lost(folder, page, tables, inputs):
         expected = "a folder for this result alone"
     else:
         reason = _trial(folder, existing)
@@ -169,7 +169,7 @@ def check_folder(
         )
 
 
-def _would_be_lost(folder: Path, page: str, inputs: Sequence[Path]) -> str:
+def _would_be_lost(folder: Path, page: str, tables: Iterable[str], inputs: Sequence[Path]) -> str:
     """What in `folder` a result with this page would destroy: another kind of result, a file that
     it is made from, a file that probe did not make. Empty if there is no such file.
 
@@ -178,7 +178,9 @@ def _would_be_lost(folder: Path, page: str, inputs: Sequence[Path]) -> str:
     for file_name in (*PAGES, EVALUATION):
         if file_name != page and {file_name, page} != TOGETHER and (folder / file_name).is_file():
             return f"{file_name} of another result is in it, and files of both have the same names"
-    names = _names_of(page)
+    # Other people's files may have the names of these tables, too.
+    tables = TABLES if page == REPORT else tables
+    names = [f"{name}.{ending}" for name in tables for ending in ("csv", "parquet")]
     here = folder.resolve()
     for file in inputs:
         if file.name in names and file.resolve().parent == here:
@@ -189,13 +191,6 @@ def _would_be_lost(folder: Path, page: str, inputs: Sequence[Path]) -> str:
         return "" if is_own_page else f"{page} in it was not made by probe"
     strange = [name for name in names if name not in files and (folder / name).is_file()]
     return f"{strange[0]} in it was not made by probe" if strange else ""
-
-
-def _names_of(page: str) -> list[str]:
-    """Names of the tables of a report, a walk or a frame, which other people's files may have,
-    too."""
-    tables = {REPORT: TABLES, WALK: TABLES_OF_WALK, HEADS: [HEADS_TABLE]}.get(page, [])
-    return [f"{name}.{ending}" for name in tables for ending in ("csv", "parquet")]
 
 
 def manifest_of(folder: Path) -> dict[str, Any]:

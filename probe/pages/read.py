@@ -4,10 +4,11 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
+from probe.display import readers
 from probe.errors import InputError
 from probe.experiments.store import read_tree
 from probe.model.check import Certificate, Row
@@ -20,7 +21,6 @@ from probe.pages.folder import (
     MANIFEST,
     REPORT,
     SURVEY,
-    WALK_RECORD,
     manifest_of,
 )
 from probe.pages.survey import CERTIFICATE
@@ -30,13 +30,14 @@ from probe.studies.evaluation import FRAMES, Evaluation
 from probe.studies.study import Study
 from probe.studies.survey import Survey
 from probe.studies.words import WORDS
-from probe.walkthrough.saved import read_walk
-from probe.walkthrough.walk import Walk
 
-Result = Study | Survey | Cues | Walk | Evaluation | pd.DataFrame
+if TYPE_CHECKING:
+    from probe import Walk
 
 
-def read(folder: str | os.PathLike[str]) -> Result:
+def read(
+    folder: str | os.PathLike[str],
+) -> "Study | Survey | Cues | Walk | Evaluation | pd.DataFrame":
     """The study, survey, cue scan, walk, evaluation or frame of heads that `probe.write` wrote into
     a folder.
 
@@ -63,8 +64,16 @@ def read(folder: str | os.PathLike[str]) -> Result:
         return _evaluation(path, manifest)
     if HEADS in files:
         return _frames(path, [HEADS_TABLE])[HEADS_TABLE]
-    if WALK_RECORD in files:
-        return read_walk(path / WALK_RECORD, _frames(path, manifest["frames"]))
+    for record, reader in readers.items():
+        if record in files:
+            frames = _frames(path, manifest["frames"])
+            return reader(
+                path / record,
+                model_name=manifest["model"],
+                origin=_origin(manifest),
+                certificate=_certificate(manifest, frames["certificate"]),
+                frames=frames,
+            )
     problem = f"no {MANIFEST} of a result is in it"
     step = "Give the folder that probe.write or a command wrote into"
     if "models" in manifest:

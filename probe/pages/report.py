@@ -21,14 +21,12 @@ from probe.model.records import Trace
 from probe.pages import html, sections
 from probe.pages.cues import notebook_html as cues_html
 from probe.pages.survey import notebook_html as survey_html
-from probe.pages.walk import notebook_html
 from probe.results.frames import without_rows
 from probe.results.tables import PageTables, rows_by_word
 from probe.studies.cues import Cues
 from probe.studies.evaluation import Evaluation
 from probe.studies.study import Study
 from probe.studies.survey import Survey
-from probe.walkthrough.walk import Walk
 
 
 def render(frames: Frames, manifest: Mapping[str, Any]) -> str:
@@ -62,7 +60,6 @@ def hues(words: pd.DataFrame) -> dict[str, str]:
     return {sense: f"s{number % len(SENSES)}" for number, sense in enumerate(senses_of(words))}
 
 
-html_of.register(Walk, notebook_html)
 html_of.register(Survey, survey_html)
 html_of.register(Cues, cues_html)
 

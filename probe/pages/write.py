@@ -8,6 +8,7 @@ from typing import Any
 
 import pandas as pd
 
+from probe import display
 from probe.charts import palette
 from probe.charts.ablation import accuracy_without
 from probe.experiments.store import write_tree
@@ -15,7 +16,6 @@ from probe.pages import cues as cues_page
 from probe.pages import frame as frame_page
 from probe.pages import report as report_page
 from probe.pages import survey as survey_page
-from probe.pages import walk as walk_page
 from probe.pages.folder import (
     CUES,
     EVALUATION,
@@ -23,8 +23,6 @@ from probe.pages.folder import (
     HEADS_TABLE,
     REPORT,
     SURVEY,
-    WALK,
-    WALK_RECORD,
     check_folder,
     made_by,
     write_folder,
@@ -39,8 +37,6 @@ from probe.studies.study import Study
 from probe.studies.survey import Survey
 from probe.studies.words import WORDS as WORDS_FOLDER
 from probe.studies.words import file_name
-from probe.walkthrough.saved import walk_bytes
-from probe.walkthrough.walk import Walk
 
 PAGES = "pages"  # the folder of the pages of single words, next to the page of a survey
 
@@ -60,6 +56,11 @@ def write(result: Any, out: str | os.PathLike[str], *, command: str = "") -> Pat
         >>> probe.write(walk, "out").name
         'walk.html'
     """
+    # A package above this one may write it: the walk's.
+    display.register_formatters()
+    writer = write.dispatch(type(result))
+    if writer is not write.dispatch(object):
+        return writer(result, out, command=command)
     raise TypeError(
         f"Cannot write a {type(result).__name__}: expected what probe.study, walk, survey, cues, "
         "evaluate, patch or delta_e returns. Give one of these."
@@ -91,16 +92,6 @@ def without_further_columns(frames: Mapping[str, pd.DataFrame]) -> dict[str, pd.
 
 
 @write.register
-def write_walk(walk: Walk, out: str | os.PathLike[str], *, command: str = "") -> Path:
-    """The page and tables of a walk, as `write` has them."""
-    check_folder(out, WALK)
-    manifest = made_by(walk, command) | {"frames": list(walk.frames)}
-    page = walk_page.render(walk, manifest)
-    files: dict[str, str | bytes] = {WALK: page, WALK_RECORD: walk_bytes(walk)}
-    return write_folder(out, files, frames=walk.frames, manifest=manifest) / WALK
-
-
-@write.register
 def write_cues(cues: Cues, out: str | os.PathLike[str], *, command: str = "") -> Path:
     """The page and tables of a cue scan, as `write` has them; `cues.parquet` has no CSV, because it
     can be large."""
@@ -115,7 +106,7 @@ def write_cues(cues: Cues, out: str | os.PathLike[str], *, command: str = "") ->
 @write.register
 def write_frame(frame: pd.DataFrame, out: str | os.PathLike[str], *, command: str = "") -> Path:
     """The page and the rows of a frame of heads, as `write` has them."""
-    check_folder(out, HEADS)
+    check_folder(out, HEADS, tables=[HEADS_TABLE])
     about = {name: frame.attrs.get(name, "") for name in ("model", "measured")}
     manifest = about | {"command": command, "versions": versions()}
     page = frame_page.render(frame, manifest)

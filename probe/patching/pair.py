@@ -325,7 +325,8 @@ def run_patched(
             spread_moved, local_moved = read[:, :count], read[:, count:]
             local = local[:, :0]
         else:
-            finished = blocks.run_mlp(cache.weights, block, entering, after_attention)
+            hidden = blocks.activate(cache.weights, block, entering)
+            finished = blocks.after_mlp(cache.weights, block, after_attention, hidden)
             spread, local = _unstack_variants(finished, spread.shape)
     word = cache.final[:, None, cache.at]
     at_end = _with_starts(local, starts, cache.end) - word

@@ -90,6 +90,9 @@ class StudyTables(SurveyTables):
     ov_attribution = TableAttribute()  # the heads' write from the cue, part by part
     cue_sample = TableAttribute()  # a sample of the vocabulary as the cue
     cue_samples = TableAttribute()  # the samples of cues in a row each
+    profiles = TableAttribute()  # what every head does in general
+    elsewhere = TableAttribute()  # natural sentences in which the top heads write most
+    directions = TableAttribute()  # leading singular directions of their matrices, as tokens
     readings = TableAttribute()  # the coordinate of every sentence
     decomposition = TableAttribute()  # the coordinate of some sentences by token and component
     showcase = TableAttribute()  # the sentences that a page shows

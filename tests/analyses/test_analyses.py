@@ -1,15 +1,19 @@
-"""Every analysis runs as a script, opens as a notebook, uses public names only, and reproduces the
-stored table."""
+"""Every analysis runs and reproduces its stored table, uses public names only, and appears in the
+gallery; the notebooks are their scripts."""
 
 import ast
+import importlib.util
+import os
 import re
 import runpy
+import shutil
 import subprocess
 import sys
-from functools import cache
 from pathlib import Path
+from xml.etree import ElementTree
 
 import altair
+import drawing
 import jupytext
 import nbformat
 import numpy as np
@@ -19,30 +23,85 @@ import timing
 import torch
 from kept import require_same
 from nbclient import NotebookClient
+from packaged import need_smollm2
 
 import probe
 from probe import charts
 from probe.model import attention
+from probe.model.load import read_weights
+from probe.model.variants import TargetText
+from probe.patching.heads import swap_pairs
 
 ROOT = Path(__file__).parents[2]
-NOTEBOOKS = sorted((ROOT / "analyses").glob("*.ipynb"))
-SVG = "image/svg+xml"
+REPORTS = ROOT / "reports"
 SCRIPTS = sorted((ROOT / "analyses").glob("*.py"))
-# Other tests run these: they need GPT-2 small or SmolLM2, or their times differ.
+NOTEBOOKS = sorted((ROOT / "analyses").glob("*.ipynb"))
+OF_SMOLLM2 = ("a_word_in_motion", "why_it_attends")
+# Other tests run these: they need GPT-2 small or three models, or their times differ.
 APART = (
-    *("a_word_in_motion", "ioi", "speed", "why_it_attends"),
-    *("cost_of_shortcuts", "which_shortcut_finds_the_heads"),
+    *("ioi", "speed", "cost_of_shortcuts", "which_shortcut_finds_the_heads"),
+    "what_the_heads_do_elsewhere",
 )
-RUN_HERE = [script for script in SCRIPTS if script.stem not in APART]
-# These three take a second or less together; the campaign runs all, each in a separate process.
+# A second or less together; the campaign runs all.
 SHORT = ("plain_self_attention", "what_the_mask_hides", "why_divide_by_sqrt_d")
 PERMUTATIONS = {
     "adjectives_to_nouns": 2000,
     "ambiguity_in_general": 2000,
     "is_it_ambiguity": 1000,
     "which_source_words_choose_rive": 1000,
+    "why_it_attends": 1000,
 }
 LARGEST_PICTURE, MOST_ROWS = 70_000, 60  # as Pillow compresses them, the largest takes 69 kB
+
+spec = importlib.util.spec_from_file_location("gallery", REPORTS / "gallery.py")
+gallery = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(gallery)
+
+
+# --- scripts --------------------------------------------------------------------------------------
+
+
+@pytest.mark.real_model
+@pytest.mark.parametrize(
+    "script",
+    [
+        pytest.param(path, marks=() if path.stem in SHORT else pytest.mark.campaign, id=path.stem)
+        for path in SCRIPTS
+        if path.stem not in APART
+    ],
+)
+def test_a_script_runs_and_reproduces_its_stored_table(script, tiny, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PROBE_MODEL", "tiny-senses")
+    monkeypatch.setenv("PROBE_OUT", str(tmp_path / "out"))
+    if script.stem in OF_SMOLLM2:
+        need_smollm2()
+        monkeypatch.setenv("PROBE_MODEL", "smollm2")
+    if script.stem in SHORT:
+        # One model for all: a script that changed it would spoil the next table.
+        monkeypatch.setattr(probe, "load", lambda name: tiny)
+        with torch.random.fork_rng(), altair.renderers.enable("default"):
+            runpy.run_path(str(script), run_name="__main__")
+    else:
+        subprocess.run([sys.executable, script], check=True, capture_output=True)
+    assert {path.name for path in tmp_path.iterdir()} == {"out"}
+    pictures = [path for path in (tmp_path / "out").iterdir() if path.suffix in (".png", ".svg")]
+    assert pictures and all(list(REPORTS.rglob(picture.name)) for picture in pictures)
+    reference = REPORTS / gallery.read(script).table
+    permutations = PERMUTATIONS.get(script.stem)
+    require_same(tmp_path / "out" / reference.name, reference, permutations=permutations)
+
+
+@pytest.mark.parametrize("path", SCRIPTS, ids=lambda path: path.stem)
+def test_a_script_opens_as_a_notebook_and_uses_public_names_only(path):
+    cells = jupytext.read(path).cells
+    assert cells[0].cell_type == "markdown" and len(cells) > 3
+    first = cells[0].source.splitlines()
+    assert first[0].startswith("# ") and first[0].endswith("?")
+    assert "Needs: " in cells[0].source and first[-1].startswith("Shown: ")
+    assert foreign_names(ast.parse(path.read_text(encoding="utf-8"))) == set()
+
+
 MODULES = {
     *("probe", "probe.charts", "probe.model.attention", "probe.model.load", "probe.model.trace"),
     *("probe.model.parameters", "probe.patching.heads", "probe.patching.positions"),
@@ -54,202 +113,6 @@ PUBLIC = {
     "timing": set(timing.__all__),
     "attention": {name for name in vars(attention) if not name.startswith("_")},
 }
-
-
-@pytest.fixture(scope="module")
-def load_once():
-    """`probe.load` with one model per name for all scripts: a script that changed it would spoil
-    the next table."""
-    return cache(probe.load)
-
-
-@pytest.fixture
-def folder(tmp_path, monkeypatch):
-    """An empty folder in which a script runs, with the embedded model, and writes to `out`."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("PROBE_MODEL", "tiny-senses")
-    monkeypatch.setenv("PROBE_OUT", str(tmp_path / "out"))
-    return tmp_path
-
-
-def require_stored_results(script, folder):
-    """The folder in which a script ran contains only `out`, with the stored pictures and the stored
-    table."""
-    out = folder / "out"
-    assert {path.name for path in folder.iterdir()} == {"out"}
-    pictures = sorted(out.glob("*.png"))
-    assert pictures
-    for picture in pictures:
-        assert picture.read_bytes().startswith(b"\x89PNG")
-        assert list((ROOT / "reports").rglob(picture.name)), (
-            f"{picture.name} is not stored: run make gallery"
-        )
-    (reference,) = (ROOT / "reports").rglob(f"{script.stem}.csv")
-    require_same(out / f"{script.stem}.csv", reference, permutations=PERMUTATIONS.get(script.stem))
-
-
-@pytest.mark.real_model
-@pytest.mark.parametrize(
-    "script", [s for s in RUN_HERE if s.stem in SHORT], ids=lambda script: script.stem
-)
-def test_it_runs_and_reproduces_the_stored_table(script, folder, load_once, monkeypatch):
-    monkeypatch.setattr(probe, "load", load_once)
-    with torch.random.fork_rng(), altair.renderers.enable("default"):
-        runpy.run_path(str(script), run_name="__main__")
-    require_stored_results(script, folder)
-
-
-@pytest.mark.campaign
-@pytest.mark.parametrize("script", RUN_HERE, ids=lambda script: script.stem)
-def test_it_runs_as_a_script_in_a_separate_process(script, folder):
-    process = subprocess.run(
-        [sys.executable, str(script)], capture_output=True, text=True, check=False
-    )
-    assert process.returncode == 0, process.stderr
-    require_stored_results(script, folder)
-
-
-@pytest.mark.parametrize(
-    "changed",
-    [
-        {"share": [0.5, 0.2502]},
-        {"share": [0.5, None]},
-        {"head": ["L0H1", "L0H3"]},
-        {"verdict": ["resolver", "resolver"]},
-        {"rank": [2.0, 1.0]},
-        {"tokens": [100_000, 100_001]},
-        {"p_swap": [0.01, 0.344]},
-        {"another": 1.0},
-    ],
-)
-def test_a_changed_table_is_refused(changed, tmp_path):
-    frame = pd.DataFrame({"head": ["L0H1", "L0H2"], "share": [0.5, 0.25], "p_swap": [0.01, 0.34]})
-    frame = frame.assign(verdict=["resolver", "none"], rank=[1.0, 2.0], tokens=[100_000, 100_000])
-    frame.to_csv(tmp_path / "stored.csv", index=False)
-    frame.assign(share=[0.5, 0.25004], p_swap=[0.01, 0.338]).to_csv(
-        tmp_path / "same.csv", index=False
-    )
-    frame.assign(**changed).to_csv(tmp_path / "new.csv", index=False)
-    require_same(tmp_path / "same.csv", tmp_path / "stored.csv", permutations=1000)
-    with pytest.raises(AssertionError):
-        require_same(tmp_path / "new.csv", tmp_path / "stored.csv", permutations=1000)
-
-
-def test_p_values_are_compared_in_steps_of_their_permutations(tmp_path):
-    for name, p in (("stored", 0.34), ("new", 0.341)):
-        pd.DataFrame({"p": [p, 1.0]}).to_csv(tmp_path / f"{name}.csv", index=False)
-    require_same(tmp_path / "new.csv", tmp_path / "stored.csv", permutations=1000)
-    for permutations in (9999, None):
-        with pytest.raises(AssertionError):
-            require_same(tmp_path / "new.csv", tmp_path / "stored.csv", permutations=permutations)
-
-
-def test_the_gradient_of_the_softmax_is_the_largest_eigenvalue_of_its_jacobian():
-    """Shares that are even, tied, masked and saturated, for which a general solver in float32 may
-    not converge."""
-    tree = ast.parse((ROOT / "analyses" / "why_divide_by_sqrt_d.py").read_text(encoding="utf-8"))
-    namespace: dict[str, object] = {"torch": torch}
-    (gradient,) = (
-        node for node in tree.body if isinstance(node, ast.FunctionDef) and node.name == "gradient"
-    )
-    exec(ast.unparse(gradient), namespace)  # noqa: S102 - a cell of the script
-    draw = torch.Generator().manual_seed(0)
-    sizes = torch.logspace(-1, 4, 60, dtype=torch.float64)[:, None, None]
-    scores = sizes * torch.randn(60, 20, 9, generator=draw, dtype=torch.float64)
-    scores[:, 5:10, 4:] = -torch.inf
-    scores[:, 10:15, 1] = scores[:, 10:15, 0] = 3 * sizes[:, 0]
-    scores[:, 15] = 0
-    shares = scores.softmax(-1)
-    jacobians = torch.diag_embed(shares) - shares.unsqueeze(-1) * shares.unsqueeze(-2)
-    expected = np.linalg.eigvalsh(jacobians.numpy())[..., -1]
-    np.testing.assert_allclose(namespace["gradient"](shares), expected, rtol=0, atol=1e-14)
-    np.testing.assert_allclose(namespace["gradient"](shares.float()), expected, rtol=0, atol=1e-6)
-
-
-STORED = sorted((ROOT / "reports" / "lessons").glob("*.[pc][ns][gv]"))
-
-
-@pytest.mark.parametrize("path", STORED, ids=lambda path: path.name)
-def test_stored_results_are_small_and_a_script_writes_each(path):
-    assert path.stem in {script.stem for script in SCRIPTS}
-    if path.suffix == ".png":
-        assert path.stat().st_size <= LARGEST_PICTURE
-    else:
-        assert 1 <= len(pd.read_csv(path)) <= MOST_ROWS
-
-
-@pytest.mark.parametrize("script", SCRIPTS, ids=lambda script: script.stem)
-def test_it_opens_as_a_notebook(script):
-    notebook = jupytext.read(script)
-    kinds = [cell.cell_type for cell in notebook.cells]
-    assert kinds[0] == "markdown" and kinds.count("code") >= 3
-    first = notebook.cells[0].source.splitlines()
-    assert first[0].startswith("# ") and first[0].endswith("?")
-    assert first[-1].startswith("Shown: ") and first[-1].endswith(".")
-
-
-@pytest.mark.parametrize("script", SCRIPTS, ids=lambda script: script.stem)
-def test_its_first_cell_lists_what_it_needs(script):
-    """The packages next to it in a clone, the model, and the folder that it writes to, as in its
-    code."""
-    text = script.read_text(encoding="utf-8")
-    first = jupytext.read(script).cells[0].source.replace("\n", " ")
-    assert first.count("Needs: ") == 1
-    needs = first.partition("Needs: ")[2].partition("Shown: ")[0]
-    beside = imported(ast.parse(text)) & BESIDE
-    for name in BESIDE:
-        assert (f"`{name}`" in needs) == (name in beside)
-    from_the_clone = bool(beside) or 'files("probe")' in text or "__file__" in text
-    assert ("a clone of the repository" in needs) == from_the_clone
-    for variable in re.findall(r'environ\.get\("(PROBE_\w+)"', text):
-        assert f"`{variable}`" in needs
-    folder = re.search(r'"PROBE_OUT", "([^"]+)"', text)
-    assert f"`{folder[1]}` below the current folder" in needs
-
-
-BESIDE = {path.parent.name for path in (ROOT / "analyses").glob("*/__init__.py")}
-
-
-def imported(tree: ast.AST) -> set[str]:
-    """The imported packages, by their first name."""
-    names: set[str] = set()
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Import):
-            names |= {alias.name.partition(".")[0] for alias in node.names}
-        elif isinstance(node, ast.ImportFrom) and node.module:
-            names.add(node.module.partition(".")[0])
-    return names
-
-
-@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
-def test_a_notebook_runs_outside_its_folder(path):
-    """It can be opened anywhere: it imports nothing from its folder."""
-    code = [cell.source for cell in jupytext.read(path).cells if cell.cell_type == "code"]
-    packages = imported(ast.parse("\n".join(code)))
-    assert "probe" in packages and not packages & BESIDE
-
-
-@pytest.mark.parametrize("script", SCRIPTS, ids=lambda script: script.stem)
-def test_it_uses_only_public_names(script):
-    tree = ast.parse(script.read_text(encoding="utf-8"))
-    assert foreign_names(tree) == set()
-
-
-def test_a_private_name_is_noticed():
-    lines = (
-        "import probe.model.replay",
-        "from probe.model.tokens import locate",
-        "from probe import models",
-    )
-    code = "\n".join([*lines, "probe.__file__", "charts.palette"])
-    private_names = {
-        "probe.model.replay",
-        "probe.model.tokens",
-        "probe.models",
-        "probe.__file__",
-        "charts.palette",
-    }
-    assert foreign_names(ast.parse(code)) == private_names
 
 
 def foreign_names(tree: ast.AST) -> set[str]:
@@ -270,11 +133,111 @@ def foreign_names(tree: ast.AST) -> set[str]:
     return foreign | ours - MODULES
 
 
-def test_every_analysis_and_notebook_exists():
-    assert len(RUN_HERE) > 5 and [path.stem for path in NOTEBOOKS] == [
-        "a_real_model",
-        "investigation",
-    ]
+def test_a_private_name_is_noticed():
+    code = "import probe.model.replay\nfrom probe.model.tokens import locate\nprobe.__file__"
+    names = {"probe.model.replay", "probe.model.tokens", "probe.__file__"}
+    assert foreign_names(ast.parse(code)) == names
+
+
+@pytest.mark.campaign
+def test_the_quick_benchmark_has_right_results_and_a_page(tmp_path):
+    command = [sys.executable, str(ROOT / "analyses" / "speed.py"), "--quick"]
+    environment = os.environ | {"PROBE_OUT": str(tmp_path)}
+    subprocess.run(command, check=True, capture_output=True, env=environment, cwd=tmp_path)
+    targets = pd.read_csv(tmp_path / "targets.csv").set_index("work")
+    assert targets.loc["largest difference of the two, of the residual's unit", "ratio"] < 1e-5
+    assert len(targets) == 19 and targets["ratio"].notna().all()
+    assert set(pd.read_csv(tmp_path / "scaling.csv")["axis"]) == {"sentences", "pairs", "tokens"}
+    page = (tmp_path / "speed.html").read_text(encoding="utf-8")
+    assert page.count('class="chart"') == 3 and "default-src &#39;none&#39;" in page
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"share": [0.5, 0.2502]},
+        {"share": [0.5, None]},
+        {"head": ["L0H1", "L0H3"]},
+        {"verdict": ["resolver", "resolver"]},
+        {"rank": [2.0, 1.0]},
+        {"tokens": [100_000, 100_001]},
+        {"p_swap": [0.01, 0.344]},
+        {"another": 1.0},
+    ],
+)
+def test_a_changed_table_is_refused(changed, tmp_path):
+    frame = pd.DataFrame({"head": ["L0H1", "L0H2"], "share": [0.5, 0.25], "p_swap": [0.01, 0.34]})
+    frame = frame.assign(verdict=["resolver", "none"], rank=[1.0, 2.0], tokens=[100_000, 100_000])
+    stored, same, new = (tmp_path / f"{name}.csv" for name in ("stored", "same", "new"))
+    frame.to_csv(stored, index=False)
+    frame.assign(share=[0.5, 0.25004], p_swap=[0.01, 0.338]).to_csv(same, index=False)
+    frame.assign(**changed).to_csv(new, index=False)
+    require_same(same, stored, permutations=1000)
+    for permutations in (9999, None):  # p may differ by steps of the permutations
+        with pytest.raises(AssertionError):
+            require_same(same, stored, permutations=permutations)
+    with pytest.raises(AssertionError):
+        require_same(new, stored, permutations=1000)
+
+
+# --- the gallery ----------------------------------------------------------------------------------
+
+
+def test_the_gallery_shows_every_picture_and_is_generated_from_the_scripts():
+    text = gallery.README.read_text(encoding="utf-8")
+    assert gallery.with_gallery(text) == text, "run python reports/gallery.py --readme"
+    pictures = {
+        str(path.relative_to(REPORTS))
+        for path in REPORTS.rglob("*")
+        if path.suffix in (".png", ".svg") and REPORTS / "site" not in path.parents
+    }
+    assert set(re.findall(r'<img src="([^"]+)"', text)) == pictures
+    links = re.findall(r"\]\(([^)]+)\)", text)
+    assert len(links) >= 2 * len(gallery.analyses())
+    assert [link for link in links if not (REPORTS / link).exists()] == []
+    for path in (REPORTS / "lessons").glob("*.[pc][ns][gv]"):
+        assert path.stem in {script.stem for script in SCRIPTS}
+        small = path.suffix == ".png" and path.stat().st_size <= LARGEST_PICTURE
+        assert small or 1 <= len(pd.read_csv(path)) <= MOST_ROWS, path.name
+
+
+def test_a_script_without_a_claim_is_refused(tmp_path):
+    (tmp_path / "silent.py").write_text("# %% [markdown]\n# # Why?\n#\n# Because.\n\n# %%\n")
+    expected = "^reading silent.py: expected a question and one line `Shown: `"
+    with pytest.raises(ValueError, match=expected):
+        gallery.read(tmp_path / "silent.py")
+
+
+@pytest.mark.skipif(
+    shutil.which("git") is None or not (ROOT / ".git").exists(), reason="not a git checkout"
+)
+def test_git_tracks_pictures_and_small_tables_but_no_pages():
+    outputs = ["ambiguity.html", "heads.csv", "walk/walk.html", "lessons/investigation.parquet"]
+    tracked = ["lessons/x.png", "lessons/x.csv", "head_map.png", "gallery.py"]
+    command = ["git", "check-ignore", "--no-index", *outputs, *tracked]
+    result = subprocess.run(command, cwd=REPORTS, capture_output=True, text=True, check=False)
+    assert result.stdout.split() == outputs
+
+
+def test_the_animation_is_drawn_from_its_table_without_a_script_and_stands_still_on_request():
+    picture = REPORTS / "real" / "a_word_in_motion.svg"
+    script = (ROOT / "analyses" / "a_word_in_motion.py").read_text(encoding="utf-8")
+    text = picture.read_text(encoding="utf-8")
+    constants = dict(re.findall(r'^([A-Z]+) = "(.+)"$', script, re.MULTILINE))
+    texts = [constants[name] for name in ("NOTE", "CONTINUED") if name in constants]
+    assert text == drawing.word_in_motion(pd.read_csv(picture.with_suffix(".csv")), *texts)
+    elements = [*ElementTree.fromstring(text).iter()]
+    names = {element.tag.rpartition("}")[2] for element in elements}
+    assert (
+        not names & {"script", "foreignObject", "image", "use", "a"} and {"title", "desc"} <= names
+    )
+    assert not any(name.startswith("on") for element in elements for name in element.attrib)
+    assert re.findall(r"https?://[^\"]+", text) == ["http://www.w3.org/2000/svg"]
+    still, _, moving = text.partition("@media (prefers-reduced-motion: no-preference)")
+    assert "animation:" not in still and "animation:" in moving and "url(" not in text
+
+
+# --- notebooks ------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
@@ -291,17 +254,6 @@ def test_a_notebook_equals_its_script_and_was_run_from_top_to_bottom(path):
     nbformat.validate(notebook)
 
 
-def executed(path, folder, monkeypatch):
-    """The notebook after a run in this folder."""
-    monkeypatch.setenv("PROBE_MODEL", "tiny-senses")
-    monkeypatch.setenv("PROBE_OUT", str(folder / "out"))
-    notebook = nbformat.read(path, as_version=4)
-    NotebookClient(
-        notebook, timeout=300, kernel_name="python3", resources={"metadata": {"path": folder}}
-    ).execute()
-    return notebook
-
-
 def kinds_of_outputs(notebook):
     """For each cell of code, what its outputs are: streams, or the forms in which a value is shown."""
     return [
@@ -311,47 +263,68 @@ def kinds_of_outputs(notebook):
     ]
 
 
-@pytest.mark.campaign  # like the next test; the kinds of outputs change only with the cells
-def test_the_outputs_in_a_notebook_are_those_of_a_run(tmp_path, monkeypatch):
-    path = ROOT / "analyses" / "a_real_model.ipynb"  # which reads tables, so it is the faster one
+@pytest.mark.campaign  # its cells are those of the script; the kinds of outputs change with them
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+def test_the_outputs_in_a_notebook_are_those_of_a_run(path, tmp_path, monkeypatch):
     (tmp_path / "out").mkdir()
-    run = executed(path, tmp_path, monkeypatch)
-    assert kinds_of_outputs(run) == kinds_of_outputs(nbformat.read(path, as_version=4))
-
-
-@pytest.mark.campaign  # its cells are the cells of the script, which every run runs
-@pytest.mark.parametrize(
-    "path", [ROOT / "analyses" / "investigation.ipynb"], ids=lambda path: path.stem
-)
-def test_it_runs_and_shows_charts_and_tables(path, tmp_path, monkeypatch):
-    notebook = executed(path, tmp_path, monkeypatch)
+    monkeypatch.setenv("PROBE_MODEL", "tiny-senses")
+    monkeypatch.setenv("PROBE_OUT", str(tmp_path / "out"))
+    notebook = nbformat.read(path, as_version=4)
+    resources = {"metadata": {"path": tmp_path}}
+    NotebookClient(notebook, timeout=300, kernel_name="python3", resources=resources).execute()
     assert kinds_of_outputs(notebook) == kinds_of_outputs(nbformat.read(path, as_version=4))
-    outputs = [
-        output for cell in notebook.cells if cell.cell_type == "code" for output in cell.outputs
-    ]
-    printed = [output.text for output in outputs if output.output_type == "stream"]
-    assert [
-        text for text in printed if "TqdmWarning" not in text
-    ] == []  # a library's message, if no widgets are installed
-    displays = [output.data for output in outputs if "data" in output]
-    charts = [data[SVG] for data in displays if SVG in data]
-    assert len(charts) == notebook_calls(path, "charts.") and all(
-        chart.count("<path") > 10 for chart in charts
-    )
+    code = [cell for cell in notebook.cells if cell.cell_type == "code"]
+    displays = [output.data for cell in code for output in cell.outputs if "data" in output]
     assert not [data for data in displays if "http" in data.get("text/html", "")]
-    tables = [data["text/html"] for data in displays if "<table" in data.get("text/html", "")]
-    assert any("<b>Trace</b>" in table for table in tables) and any(
-        "<b>Study</b>" in table for table in tables
-    )
-    assert sum('class="dataframe"' in table for table in tables) >= 4
-    assert {file.suffix for file in (tmp_path / "out").iterdir()} == {".csv", ".png"}
 
 
-def notebook_calls(path, name):
-    """The number of cells that end with a chart or with a saved picture."""
-    last = [
-        cell.source.splitlines()[-1]
-        for cell in jupytext.read(path).cells
-        if cell.cell_type == "code"
-    ]
-    return sum(line.startswith(name) or line == "picture" for line in last)
+# --- what the benchmark computes ------------------------------------------------------------------
+
+
+def test_the_arithmetic_of_the_benchmark_by_hand():
+    called = []
+    works = {name: lambda name=name: called.append(name) for name in "ab"}
+    timings = timing.interleave(works, runs=3)
+    assert called == ["a", "b"] * 4 and (timings["seconds"] > 0).all()  # in turn, after a warm-up
+    assert timings["run"].tolist() == [0, 0, 1, 1, 2, 2]
+    timings = timings.assign(seconds=[2.0, 1, 9, 3, 8, 2])
+    comparison = timing.compare(timings, "a", "b", times=10)
+    ratios = [comparison[name] for name in ("ratio", "ratio_low", "ratio_high")]
+    assert ratios == pytest.approx([0.3, 0.2, 0.4])  # the median of the ratios of the turns
+    assert (comparison["seconds"], comparison["against_seconds"]) == (8, 20)
+    sizes = np.array([8, 32, 128, 512, 1024])
+    assert timing.exponent(sizes, 3 * sizes**1.5) == pytest.approx(1.5)
+    share, tenth = timing.square_part(sizes, 5 + 2 * sizes + 0.01 * sizes**2)
+    assert share == pytest.approx(0.01 * 1024**2 / (5 + 2 * 1024 + 0.01 * 1024**2))
+    assert 0.01 * tenth**2 == pytest.approx(0.1 * (5 + 2 * tenth + 0.01 * tenth**2))
+    assert timing.square_part(sizes, 5 + 2 * sizes) == (0, float("inf"))
+
+
+def test_the_loops_that_are_timed_compute_what_the_library_computes():
+    """The swap of each head by hooks, in both directions, and attribution by autograd."""
+    model = timing.shaped("tiny")
+    weights = read_weights(model)
+    layers, _, d_model, _ = weights.shape
+    a, b = pairs = timing.aligned_pairs(model, 3, 9)
+    for first, second in zip(a, b, strict=True):
+        assert [pos for pos in range(9) if first[pos] != second[pos]] == [3]
+    generator = torch.Generator().manual_seed(1)
+    direction = torch.nn.functional.normalize(torch.randn(d_model, generator=generator), dim=0)
+    heads = [(0, 0), (1, 3), (3, 2)]
+    looped = timing.loop_over_heads(model, pairs, direction, heads)
+    targets = [[TargetText(tuple(row), 8) for row in rows] for rows in pairs]
+    effects = swap_pairs(model, *targets, direction[None], depth=layers)[..., 0]
+    exact = torch.stack([effects[:, :, layer, head] for layer, head in heads], -1)
+    torch.testing.assert_close(looped, exact, rtol=0, atol=1e-5)
+    assert looped.abs().max() > 1e-3
+    estimated = timing.both_ways_by_gradients(model, pairs, direction, steps=20)
+    assert (estimated - effects).abs().max() < 0.05 * effects.abs().max()
+
+
+def test_the_sets_of_a_curve_are_nested_and_then_matched_per_layer():
+    masks = timing.curve_sets(3, 4)
+    nested, random_sets = masks[:12], masks[12:]
+    assert nested.flatten(1).sum(1).tolist() == list(range(1, 13)) and len(random_sets) > 100
+    assert (nested[1:] >= nested[:-1]).all()
+    per_layer = {tuple(mask.sum(1).tolist()) for mask in random_sets}
+    assert per_layer <= {tuple(mask.sum(1).tolist()) for mask in nested}

@@ -7,14 +7,12 @@ run.
 
 import argparse
 import json
-import multiprocessing
 import os
 import random
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -73,54 +71,16 @@ class Workspace:
     rng: random.Random
     reference: dict[str, bytes]
 
-    def start(self, out: Path) -> "Forked":
+    def start(self, out: Path) -> subprocess.Popen[str]:
         sentences = f"--sentences={self.folder}/sentences.jsonl"
-        return Forked(["survey", f"--model={MODEL}", sentences, "--out", str(out)], out.parent)
-
-
-class Forked:
-    """`probe ARGUMENTS` in a process forked from a server with the libraries loaded; used like a
-    `Popen`."""
-
-    def __init__(self, arguments: Sequence[str], folder: Path):
-        server = multiprocessing.get_context("forkserver")
-        server.set_forkserver_preload(
-            ["probe.cli", "probe.studies.survey", "probe.pages.survey", "transformer_lens"]
+        command = ["-m", "probe", "survey", f"--model={MODEL}", sentences, "--out", str(out)]
+        return subprocess.Popen(
+            [sys.executable, *command],
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
         )
-        self._outputs = [folder / f"{name}-{time.monotonic_ns()}" for name in ("out", "err")]
-        self._process = server.Process(
-            target=_run_command, args=(list(arguments), folder, *self._outputs)
-        )
-        self._process.start()
-        self.pid = self._process.pid
-
-    @property
-    def returncode(self) -> int | None:
-        return self._process.exitcode
-
-    def poll(self) -> int | None:
-        return self._process.exitcode
-
-    def communicate(self, *, timeout: float) -> tuple[str, str]:
-        self._process.join(timeout)
-        if self._process.exitcode is None:
-            raise subprocess.TimeoutExpired("probe survey", timeout)
-        out, err = (
-            path.read_text(encoding="utf-8") if path.exists() else "" for path in self._outputs
-        )
-        return out, err
-
-
-def _run_command(arguments: list[str], folder: Path, *outputs: Path) -> None:
-    """Run the command in a new session, with standard output and error in files."""
-    os.setsid()
-    os.chdir(folder)
-    for number, path in enumerate(outputs, start=1):
-        os.dup2(os.open(path, os.O_WRONLY | os.O_CREAT), number)
-    sys.argv = ["probe", *arguments]
-    from probe.cli import main
-
-    main()
 
 
 @dataclass
@@ -133,7 +93,7 @@ class Outcome:
     different: int = 0
     left_over: int = 0
 
-    def end(self, process: Forked) -> str:
+    def end(self, process: subprocess.Popen[str]) -> str:
         """Wait for the run, and record its exit code; return everything on standard error."""
         _, err = process.communicate(timeout=WAIT)
         self.codes.append(process.returncode)
@@ -152,7 +112,7 @@ def finished(out: Path) -> int:
     return sum(1 for _ in out.glob("words/[!.]*"))
 
 
-def wait_for(process: Forked, out: Path, files: int) -> bool:
+def wait_for(process: subprocess.Popen[str], out: Path, files: int) -> bool:
     """Wait for this number of files; False if the run ended before."""
     end = time.monotonic() + WAIT
     while time.monotonic() < end and process.poll() is None:

@@ -36,7 +36,7 @@ def records():
     tiny = embedded()
     planted, _ = planted_model("backup", 0)
     return (
-        measured(tiny, prepare(tiny, "bank", probe.lexicon.expand("bank").sentences[:96])),
+        measured(tiny, prepare(tiny, "bank", probe.lexicon.expand("bank").sentences[:48])),
         measured(planted, prepare(planted, WORD, SENTENCES)),
     )
 

@@ -13,7 +13,7 @@ other heads and neurons are active and random, and each layer has LayerNorm.
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
@@ -29,7 +29,15 @@ from handmade import (
     make_sentences,
     resolver_model,
 )
-from measured import observe, options_of, prepare, prepare_pairs, split_senses, swap_every_head
+from measured import (
+    observe,
+    of_experiments,
+    options_of,
+    prepare,
+    prepare_pairs,
+    split_senses,
+    swap_every_head,
+)
 from measured import studied as studied_word
 from seeds import mostly_campaign
 
@@ -38,14 +46,10 @@ from probe import tokenize, trace
 from probe.experiments import swaps as effects
 from probe.experiments.heads import has_effects
 from probe.experiments.lessons import later_words_matter
-from probe.experiments.observe import Observation
-from probe.experiments.prepare import Prepared
-from probe.experiments.record import WordRecord
 from probe.experiments.store import read_record
 from probe.model.load import read_weights
 from probe.model.tokens import positions_of_span
 from probe.patching import heads as swaps
-from probe.results import frames as tables
 from probe.results.columns import COLUMNS
 from probe.studies import study
 
@@ -97,8 +101,8 @@ def record(both):
 class Runs(NamedTuple):
     """The inputs of the word's swaps."""
 
-    observation: Observation
-    pair: Prepared
+    observation: Any
+    pair: Any
 
     @property
     def axis(self):
@@ -212,7 +216,7 @@ def by_part(model, seed):
 class OnePair(NamedTuple):
     """The record of a word with two senses, their gaps, their heads, and their axes."""
 
-    record: WordRecord
+    record: Any
     senses: xr.Dataset
     heads: xr.Dataset
     axis: torch.Tensor
@@ -275,7 +279,7 @@ def test_exchanging_the_names_of_the_senses_flips_the_axis_and_keeps_the_effects
     np.testing.assert_allclose(after.heads.auroc, before.heads.auroc, atol=1e-9)
     np.testing.assert_allclose(after.heads.denoise, before.heads.noise, atol=1e-5)
     np.testing.assert_allclose(after.heads.swap, before.heads.swap, atol=1e-5)
-    shares = [tables.of_experiments([a.record])["shares"]["share"] for a in (before, after)]
+    shares = [of_experiments([a.record])["shares"]["share"] for a in (before, after)]
     np.testing.assert_allclose(*shares, atol=1e-4)
 
 

@@ -1,7 +1,6 @@
 """Every newly loaded model is compared with its library's own forward on one text."""
 
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -13,11 +12,8 @@ from transformers import PreTrainedModel
 import probe
 from probe.model import agreement
 from probe.model.agreement import text_ids
-from probe.model.bridge import plain_model
 
 DIFFERS = "transformers computes other numbers from its weights and config than the hooked model"
-# Families without a layer that has a window: with one, the hooks' own check refuses such a model.
-READ_BOTH_WAYS = ("llama", "gpt2", "qwen3", "mixtral")
 
 
 def two_way(folder: Path, kind: str) -> Path:
@@ -26,23 +22,20 @@ def two_way(folder: Path, kind: str) -> Path:
     return folder
 
 
-@pytest.mark.parametrize("kind", READ_BOTH_WAYS)
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_a_setting_that_only_the_library_reads_is_refused(
-    kind: str, dtype: str, tmp_path: Path
-) -> None:
+@pytest.mark.parametrize(("kind", "dtype"), [("llama", "float32"), ("gpt2", "bfloat16")])
+def test_a_setting_that_only_the_library_reads_is_refused(kind, dtype, tmp_path: Path) -> None:
+    """Families without a layer that has a window: with one, the hooks' own check refuses it."""
     folder = two_way(tmp_path / kind, kind)
     sentence = refusal(folder, dtype=dtype)
     assert sentence.startswith(f"Cannot load {kind}: {DIFFERS} of ")
     assert sentence.endswith("or run `probe check` on it to see what differs.")
-    with pytest.raises(probe.ModelError, match="transformers computes other numbers"):
-        probe.trace(folder, "The river bank")
-    with pytest.raises(probe.ModelError, match="transformers computes other numbers"):
-        probe.patch(folder, "The river bank", against="The money bank", at="bank")
-
-
-def test_the_certificate_shows_the_difference(tmp_path: Path) -> None:
-    certificate = probe.certify(two_way(tmp_path / "llama", "llama"))
+    for ask in (
+        lambda: probe.trace(folder, "The river bank"),
+        lambda: probe.patch(folder, "The river bank", against="The money bank", at="bank"),
+    ):
+        with pytest.raises(probe.ModelError, match="transformers computes other numbers"):
+            ask()
+    certificate = probe.certify(folder)
     assert [row.quantity for row in certificate.rows if not row.ok] == ["logits, Hugging Face"]
     assert certificate.worst.error > 0.1
 
@@ -57,6 +50,7 @@ def test_an_object_is_refused_too_and_stays_refused_after_its_certificate() -> N
 
 def test_a_model_is_compared_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     built: list[str] = []
+    plain_model = agreement.plain_model
 
     def counting(model: probe.Model) -> nn.Module:
         built.append(model.name)
@@ -64,9 +58,8 @@ def test_a_model_is_compared_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 
     monkeypatch.setattr(agreement, "plain_model", counting)
     folder = make_family(tmp_path / "once", "llama", seed=77)
-    for _ in range(2):
-        probe.trace(folder, "The river bank")
-    assert built == ["once"]
+    first, again = (probe.load(folder).settings for _ in range(2))
+    assert built == ["once"] and first == again
     edit_config(folder, rms_norm_eps=0.5)
     probe.trace(folder, "The river bank")
     assert built == ["once", "once"]
@@ -82,9 +75,7 @@ def test_a_model_is_compared_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         ({"max_position_embeddings": 4096, "sliding_window": 4095}, 512),
     ],
 )
-def test_the_text_is_longer_than_every_window_and_threshold(
-    settings: dict[str, Any], length: int, tmp_path: Path
-) -> None:
+def test_the_text_is_longer_than_every_window_and_threshold(settings, length, tmp_path) -> None:
     """At most 512 tokens, and at most the context."""
     folder = make_family(
         tmp_path / "mistral", "mistral", **{"max_position_embeddings": 256} | settings
@@ -112,19 +103,10 @@ class ScaledLater(nn.Module):
     [
         ("llama", 16, {}),
         ("mistral", 41, {"max_position_embeddings": 64, "sliding_window": 41}),
-        ("qwen3", 24, {}),
     ],
 )
-def test_rotary_positions_that_change_late_in_a_text_are_noticed(
-    kind: str, first: int, changes: dict[str, Any]
-) -> None:
+def test_rotary_positions_that_change_late_in_a_text_are_noticed(kind, first, changes) -> None:
     source: PreTrainedModel = random_model(kind, **changes)
     source.model.rotary_emb = ScaledLater(source.model.rotary_emb, first)
     message = "on a short text it computes something else than its weights give"
     assert message in refusal(source, tokenizer=family_tokenizer(kind))
-
-
-def test_two_copies_of_a_folder_have_the_same_settings(tmp_path: Path) -> None:
-    folders = [make_family(tmp_path / name, "llama") for name in ("one", "two")]
-    first, second = (probe.load(folder).settings for folder in folders)
-    assert first == second

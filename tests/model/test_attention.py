@@ -40,12 +40,9 @@ def test_fewer_queries_than_keys_are_the_last_positions(numbers):
 
 def test_softmax_survives_scores_that_would_overflow(numbers):
     scores = numbers(HEADS, POS, POS)
-    torch.testing.assert_close(
-        attention.softmax(scores + 1e6), attention.softmax(scores), rtol=0, atol=1e-9
-    )
-    torch.testing.assert_close(
-        attention.softmax(scores), functional.softmax(scores, dim=-1), **EXACT
-    )
+    pattern = attention.softmax(scores)
+    torch.testing.assert_close(attention.softmax(scores + 1e6), pattern, rtol=0, atol=1e-9)
+    torch.testing.assert_close(pattern, functional.softmax(scores, dim=-1), **EXACT)
 
 
 def test_writes_by_source_sum_to_the_write(numbers):
@@ -69,69 +66,45 @@ def test_layer_norm_is_torchs(numbers, epsilon):
 
 def test_rms_norm_by_hand_and_as_in_torch(numbers) -> None:
     # mean of squares of (3, 4) is 12.5, its root 3.5355...
-    output = attention.rms_norm(
-        torch.tensor([3.0, 4.0], dtype=torch.float64), torch.tensor([1.0, 2.0]), 0.0
-    )
-    torch.testing.assert_close(
-        output, torch.tensor([3 / 12.5**0.5, 8 / 12.5**0.5], dtype=torch.float64), **EXACT
-    )
+    x, gain = torch.tensor([3.0, 4.0], dtype=torch.float64), torch.tensor([1.0, 2.0])
+    expected = torch.tensor([3 / 12.5**0.5, 8 / 12.5**0.5], dtype=torch.float64)
+    torch.testing.assert_close(attention.rms_norm(x, gain, 0.0), expected, **EXACT)
     x, gain = numbers(5, 8), numbers(8)
-    torch.testing.assert_close(
-        attention.rms_norm(x, gain, 1e-3), functional.rms_norm(x, (8,), gain, 1e-3), **EXACT
-    )
+    expected = functional.rms_norm(x, (8,), gain, 1e-3)
+    torch.testing.assert_close(attention.rms_norm(x, gain, 1e-3), expected, **EXACT)
 
 
-@pytest.mark.parametrize(
-    ("ours", "theirs"),
-    [
-        (attention.gelu, functional.gelu),
-        (attention.relu, functional.relu),
-        (attention.silu, functional.silu),
-    ],
-)
-def test_activations_are_torchs(ours, theirs) -> None:
+@pytest.mark.parametrize("name", ["gelu", "relu", "silu"])
+def test_activations_are_torchs(name: str) -> None:
     x = torch.linspace(-40, 40, 401, dtype=torch.float64)
-    torch.testing.assert_close(ours(x), theirs(x), **EXACT)
+    ours, theirs = (getattr(module, name)(x) for module in (attention, functional))
+    torch.testing.assert_close(ours, theirs, **EXACT)
     assert (attention.gelu_new(x) - attention.gelu(x)).abs().max() > 1e-4
 
 
 def test_a_soft_cap_leaves_small_numbers_and_bounds_large_ones() -> None:
-    # 2 tanh(1/2) and 2 tanh(50), by hand
-    output = attention.softcap(
-        torch.tensor([0.0, 1e-4, 1.0, -1.0, 100.0], dtype=torch.float64), 2.0
-    )
-    tanh = 0.46211715726000975
+    x = torch.tensor([0.0, 1e-4, 1.0, -1.0, 100.0], dtype=torch.float64)
+    tanh = 0.46211715726000975  # of 1/2; 2 tanh(50) is 2
     expected = torch.tensor([0.0, 1e-4, 2 * tanh, -2 * tanh, 2.0], dtype=torch.float64)
-    torch.testing.assert_close(output, expected, rtol=0, atol=1e-12)
+    torch.testing.assert_close(attention.softcap(x, 2.0), expected, rtol=0, atol=1e-12)
 
 
-def test_a_window_hides_what_is_further_back() -> None:
-    visible = attention.mask(attention.sliding_window(torch.zeros(5, 5), 2)).isfinite()
-    assert [row.nonzero().flatten().tolist() for row in visible] == [
-        [0],
-        [0, 1],
-        [1, 2],
-        [2, 3],
-        [3, 4],
-    ]
-    later = attention.mask(
-        attention.sliding_window(torch.zeros(2, 5), 3)
-    ).isfinite()  # the last two of five queries
-    assert [row.nonzero().flatten().tolist() for row in later] == [[1, 2, 3], [2, 3, 4]]
-    assert torch.equal(attention.sliding_window(torch.zeros(5, 5), 5), torch.zeros(5, 5))
+def visible(scores: torch.Tensor) -> list[list[int]]:
+    """The keys that each query sees."""
+    return [row.nonzero().flatten().tolist() for row in scores.isfinite()]
 
 
-def test_a_window_in_both_directions_has_its_size_on_either_side() -> None:
-    visible = attention.sliding_window(torch.zeros(5, 5), 2, both_ways=True).isfinite()
-    assert [row.nonzero().flatten().tolist() for row in visible] == [
-        [0, 1, 2],
-        [0, 1, 2, 3],
-        [0, 1, 2, 3, 4],
-        [1, 2, 3, 4],
-        [2, 3, 4],
-    ]
-    last = attention.sliding_window(torch.zeros(2, 5), 1, both_ways=True).isfinite()
-    assert [row.nonzero().flatten().tolist() for row in last] == [[2, 3, 4], [3, 4]]
+def test_a_window_hides_what_is_further_back_or_on_both_sides() -> None:
+    scores = torch.zeros(5, 5)
+    seen = visible(attention.mask(attention.sliding_window(scores, 2)))
+    assert seen == [[0], [0, 1], [1, 2], [2, 3], [3, 4]]
+    later = attention.mask(attention.sliding_window(torch.zeros(2, 5), 3))  # the last two queries
+    assert visible(later) == [[1, 2, 3], [2, 3, 4]]
+    assert torch.equal(attention.sliding_window(scores, 5), scores)
+    seen = visible(attention.sliding_window(scores, 2, both_ways=True))
+    assert seen == [[0, 1, 2], [0, 1, 2, 3], [0, 1, 2, 3, 4], [1, 2, 3, 4], [2, 3, 4]]
+    last = attention.sliding_window(torch.zeros(2, 5), 1, both_ways=True)
+    assert visible(last) == [[2, 3, 4], [3, 4]]
 
 
 def test_interleaved_pairs_are_rotated_together_and_keep_their_products(numbers) -> None:
@@ -149,14 +122,7 @@ def test_interleaved_pairs_are_rotated_together_and_keep_their_products(numbers)
 def test_heads_that_share_a_key_are_adjacent(numbers) -> None:
     k = numbers(2, 3, 4)
     shared = attention.repeat_kv(k, 6)
-    assert [next(g for g in range(2) if torch.equal(shared[head], k[g])) for head in range(6)] == [
-        0,
-        0,
-        0,
-        1,
-        1,
-        1,
-    ]
+    assert torch.equal(shared, k[[0, 0, 0, 1, 1, 1]])
     assert torch.equal(attention.repeat_kv(k, 2), k)
 
 
@@ -184,25 +150,18 @@ def test_scaled_frequencies_by_hand() -> None:
 
 
 BASE = {"rope_theta": 10000.0}
+YARN = BASE | {"factor": 7.0, "original_max_position_embeddings": 300}
+LLAMA3 = {"factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0}
+LONG = {"long_factor": [9.0] * 16, "short_factor": [1 + number / 7 for number in range(16)]}
 SCALED = {
     "linear": BASE | {"factor": 3.0},
     "dynamic": BASE | {"factor": 3.0},
-    "llama3": BASE
-    | {"factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0}
-    | {"original_max_position_embeddings": 100},
-    "yarn": BASE | {"factor": 7.0, "original_max_position_embeddings": 300},
-    "yarn, its ends not rounded": BASE
-    | {"factor": 7.0, "original_max_position_embeddings": 300}
-    | {"truncate": False, "beta_fast": 20.0, "beta_slow": 2.0},
-    "yarn, scaled by two numbers": BASE
-    | {"factor": 7.0, "original_max_position_embeddings": 300}
-    | {"mscale": 0.7, "mscale_all_dim": 1.3},
-    "yarn, stretched as it says": BASE
-    | {"factor": 7.0, "original_max_position_embeddings": 300}
-    | {"attention_factor": 1.25},
-    "longrope": BASE
-    | {"original_max_position_embeddings": 300, "long_factor": [9.0] * 16}
-    | {"short_factor": [1 + number / 7 for number in range(16)]},
+    "llama3": BASE | LLAMA3 | {"original_max_position_embeddings": 100},
+    "yarn": YARN,
+    "yarn, its ends not rounded": YARN | {"truncate": False, "beta_fast": 20.0, "beta_slow": 2.0},
+    "yarn, scaled by two numbers": YARN | {"mscale": 0.7, "mscale_all_dim": 1.3},
+    "yarn, stretched as it says": YARN | {"attention_factor": 1.25},
+    "longrope": BASE | LONG | {"original_max_position_embeddings": 300},
 }
 
 
@@ -226,19 +185,7 @@ def test_scaled_frequencies_are_those_of_transformers_to_the_last_digit(name: st
 # 32 buckets up to 128, as T5 has them. Both ways: 16 each side, 8 of them exact, then 8 over
 # log2(128/8) = 4 octaves, two per octave: from 8, 11.3, 16, 22.6, 32, 45.3, 64, 90.5 on. One way: 16
 # exact, then 16 over log2(128/16) = 3 octaves.
-BOTH_WAYS = {
-    0: 0,
-    -1: 1,
-    -7: 7,
-    -8: 8,
-    -11: 8,
-    -12: 9,
-    -17: 10,
-    -23: 11,
-    -127: 15,
-    -128: 15,
-    -5000: 15,
-}
+BOTH_WAYS = {0: 0, -1: 1, -7: 7, -8: 8, -11: 8, -12: 9, -17: 10, -23: 11, -127: 15, -5000: 15}
 BOTH_WAYS |= {1: 17, 7: 23, 9: 24, 40: 28, 500: 31}
 ONE_WAY = {
     0: 0,

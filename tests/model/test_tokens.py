@@ -4,6 +4,7 @@ refused.
 
 import itertools
 import logging
+import re
 import warnings
 from dataclasses import replace
 from pathlib import Path
@@ -49,13 +50,12 @@ AWKWARD = (
     "</script>",
     '"',
     "a\u0300\u0301",
-    "0x1F",
 )
 WORDS = st.one_of(
-    st.sampled_from((*AWKWARD, "bank", "mole", "the", "antidisestablishmentarianism")),
+    st.sampled_from((*AWKWARD, "0x1F", "bank", "mole", "the", "antidisestablishmentarianism")),
     st.text(st.characters(exclude_categories=("Cs",)), min_size=1, max_size=6).filter(str.strip),
 )
-quick = settings(max_examples=60, deadline=None, derandomize=True)
+quick = settings(max_examples=40, deadline=None, derandomize=True)
 
 
 @pytest.fixture(scope="module")
@@ -91,21 +91,15 @@ def test_tokens_are_the_tokenizers_own(model, bos):
         )
 
 
-def test_spans_leave_out_the_leading_space(model):
-    text = "The mole  dug\nunder."
+def test_spans_leave_out_the_leading_space_and_labels_are_unique(model):
+    text = "The mole  dug\nunder bank  bank."
     tokens = tokenize(model, text)
     for (start, end), piece in zip(tokens.spans[1:], tokens.pieces[1:], strict=True):
         assert text[start:end] == (piece.lstrip() or piece)
-
-
-def test_labels_are_unique_and_readable(model):
-    tokens = tokenize(model, "bank bank  bank")
-    assert len(set(tokens.labels)) == len(tokens)
-    assert tokens.labels[0] == f"0·{END}"
-    assert tokens.labels.count(f"{len(tokens) - 1}·bank") == 1
-    assert any(
-        label.endswith("·' '") for label in tokens.labels
-    )  # a token of white space is still visible
+    assert len(set(tokens.labels)) == len(tokens) and tokens.labels[0] == f"0·{END}"
+    assert tokens.labels[-2] == f"{len(tokens) - 2}·bank"
+    # a token of white space is still visible
+    assert any(label.endswith("·' '") for label in tokens.labels)
 
 
 def test_tokens_of_unequal_length_are_refused():
@@ -134,29 +128,6 @@ def test_every_word_is_covered_by_its_tokens_and_by_no_others(readers, words, ga
         outside = [span for pos, span in enumerate(tokens.spans) if pos not in positions]
         assert all(high <= start or low >= end for low, high in outside)
         assert not tokens.bos or positions[0] > 0
-
-
-@quick
-@given(
-    text=st.text(st.characters(exclude_categories=("Cs",)), min_size=1, max_size=24), data=st.data()
-)
-def test_any_characters_have_tokens_unless_they_are_blank(readers, text, data):
-    start = data.draw(st.integers(0, len(text) - 1))
-    end = data.draw(st.integers(start + 1, len(text)))
-    for model in readers():
-        if not text.strip():
-            with pytest.raises(InputError, match="it is empty"):
-                tokenize(model, text)
-            continue
-        tokens = tokenize(model, text)
-        if text[start:end].strip():
-            positions = positions_of_span(tokens, start, end)
-            assert all(
-                tokens.spans[pos][0] < end and tokens.spans[pos][1] > start for pos in positions
-            )
-        else:
-            with pytest.raises(InputError, match="got only white space"):
-                positions_of_span(tokens, start, end)
 
 
 @pytest.mark.parametrize(
@@ -188,12 +159,6 @@ def of_pieces(pieces, unknown=()):
     return Tokens("".join(pieces), (5,) * len(pieces), pieces, spans, False, unknown)
 
 
-def test_a_tokenizer_that_drops_a_letter_does_not_hold_the_word():
-    dropped = Tokens("a Käfer", (1, 2, 3), ("a", "K", "fer"), ((0, 1), (2, 3), (4, 7)), False)
-    with pytest.raises(InputError, match="the model's vocabulary does not hold 'ä'. Choose"):
-        dropped.positions_of("Käfer")
-
-
 @pytest.mark.parametrize(
     ("pieces", "word", "positions"),
     [
@@ -207,7 +172,10 @@ def test_a_token_may_hold_earlier_letters_and_punctuation(pieces, word, position
     assert of_pieces(pieces).positions_of(word) == positions
 
 
-def test_swaps_at_an_unknown_word_are_refused():
+def test_swaps_at_a_word_with_unknown_or_dropped_letters_are_refused():
+    dropped = Tokens("a Käfer", (1, 2, 3), ("a", "K", "fer"), ((0, 1), (2, 3), (4, 7)), False)
+    with pytest.raises(InputError, match="the model's vocabulary does not hold 'ä'. Choose"):
+        dropped.positions_of("Käfer")
     model, _ = resolver_model(0)
     assert tokenize(model, "the Käfer 🏦").unknown == (2, 3)
     for word in ("Käfer", "🏦"):
@@ -233,27 +201,15 @@ def test_a_word_of_several_tokens_is_read_at_its_last(model):
 @pytest.mark.parametrize(
     ("text", "word", "occurrence", "expected"),
     [
-        ("The bank by the bank", "bank", 1, (4, 8)),
-        ("The bank by the bank", "bank", 2, (16, 20)),
         ("Embankments and a bank", "bank", 1, (18, 22)),  # a whole word before a part of one
-        (
-            "Bankers and Banks",
-            "bank",
-            1,
-            (12, 17),
-        ),  # an inflected form if the word itself does not occur
+        ("Bankers and Banks", "bank", 1, (12, 17)),  # an inflected form if there is no other
         ("他在银行工作", "银行", 1, (2, 4)),
         ("BANK, bank; Bank", "bank", 3, (12, 16)),
         ("the bank's owner", "bank", 1, (4, 8)),
         ("cafe\u0301 cafe", "cafe", 1, (6, 10)),  # the first e has a combining accent
         ("שלום על הבנק bank", "bank", 1, (13, 17)),
         ("🏦bank🏦 bank", "bank", 2, (7, 11)),
-        (
-            "İstanbul bank İstanbul",
-            "İstanbul",
-            2,
-            (14, 22),
-        ),  # İ folds to two letters: spans must not shift
+        ("İstanbul bank İstanbul", "İstanbul", 2, (14, 22)),  # İ folds to two letters
         ("Straße und STRASSE", "STRASSE", 1, (11, 18)),
         ("ice cream bank", "ice cream", 1, (0, 9)),
     ],
@@ -262,84 +218,64 @@ def test_the_nth_occurrence_of_a_word(text, word, occurrence, expected):
     assert find_word(text, word, occurrence) == expected
 
 
-@pytest.mark.parametrize(
-    ("text", "word"), [("Bankers only", "bank"), ("The man", "he"), ("The man", "an")]
-)
-def test_a_part_of_another_word_is_not_the_word(text, word):
-    with pytest.raises(InputError) as error:
-        find_word(text, word)
-    assert str(error.value) == (
-        f"Cannot find {word!r} in {text!r}: it occurs only inside another word. Give a word "
-        "of the text."
-    )
-
-
 @quick
-@given(
-    words=st.lists(
-        st.sampled_from(("bank", "the", "river", "banks", *AWKWARD)), min_size=1, max_size=9
-    )
-)
-def test_occurrences_come_in_order_and_end_in_an_error(words):
-    text = " ".join([*words, "bank"])
-    expected, start = [], 0
-    for word in (*words, "bank"):
-        expected += [(start, start + 4)] if word == "bank" else []
-        start += len(word) + 1
-    assert [find_word(text, "bank", n + 1) for n in range(len(expected))] == expected
-    with pytest.raises(InputError, match=rf"expected 1 to {len(expected)} \(how often"):
-        find_word(text, "bank", len(expected) + 1)
+@given(words=st.lists(st.sampled_from(("bank", "the", "river", "banks", *AWKWARD)), max_size=9))
+def test_occurrences_come_in_order(words):
+    text, starts = " ".join([*words, "bank"]), []
+    for number, word in enumerate([*words, "bank"]):
+        if word == "bank":
+            starts.append(len(" ".join([*words, "bank"][: number + 1])) - 4)
+    found = [find_word(text, "bank", nth + 1) for nth in range(len(starts))]
+    assert found == [(start, start + 4) for start in starts]
 
 
-EMPTY = "Cannot read the text: it is empty. Give a sentence with at least one word."
+READ, FIND = "Cannot read the text: ", "Cannot find "
 NO_TEXT = (
-    "Cannot read the text: got {}, expected one text as str. Give one at a time, and a chat as "
-    "probe.prompt(model, messages) writes it."
+    "got {}, expected one text as str. Give one at a time, and a chat as probe.prompt(model, mes"
 )
 HALF = (
-    "Cannot read the text: got half of a surrogate pair at character 4, expected whole characters. Decode the text "
-    "as UTF-8 first."
+    "got half of a surrogate pair at character 4, expected whole characters. Decode the text as UTF"
 )
-OUTSIDE = "Cannot find characters {} to {} in 'The bank': expected a span inside its 8 characters. Correct start and end."
-BLANK = "Cannot find characters 3 to 4 in {!r}: got only white space, expected a word. Correct start and end."
+OUTSIDE = (
+    "characters {} to {} in 'The bank': expected a span inside its 8 characters. Correct start a"
+)
+BLANK = "characters 3 to 4 in {!r}: got only white space, expected a word. Correct start and end."
+INSIDE = "'an' in 'The man': it occurs only inside another word. Give a word of the text."
 
 
 @pytest.mark.parametrize(
     ("text", "span", "message"),
     [
-        *((text, None, EMPTY) for text in ("", " ", "\n\t\u3000")),
+        *((text, (0, 1), f"{READ}it is empty. Give a sentence") for text in ("", "\n\t\u3000")),
         *(
-            (text, None, NO_TEXT.format(kind))
-            for text, kind in ((["a", "b"], "list"), (None, "NoneType"), (7, "int"))
+            (text, (0, 1), READ + NO_TEXT.format(kind))
+            for text, kind in ((["a"], "list"), (7, "int"))
         ),
-        ("the \ud83c bank", None, HALF),
-        *(("The bank", span, OUTSIDE.format(*span)) for span in ((-1, 3), (3, 3), (4, 2), (0, 99))),
-        *(
-            (text, (3, 4), BLANK.format(text)) for text in ("The bank", "The  bank")
-        ),  # one token covers it, or none
+        ("the \ud83c bank", (0, 1), READ + HALF),
+        *(("The bank", span, FIND + OUTSIDE.format(*span)) for span in ((-1, 3), (3, 3), (0, 99))),
+        # one token covers it, or none
+        *((text, (3, 4), FIND + BLANK.format(text)) for text in ("The bank", "The  bank")),
     ],
 )
-def test_a_text_or_span_that_cannot_be_read_is_refused_in_one_sentence(model, text, span, message):
+def test_a_text_or_span_that_cannot_be_read_is_refused(model, text, span, message):
     with pytest.raises(InputError) as error:
-        positions_of_span(tokenize(model, text), *span or (0, 1))
-    assert str(error.value) == message
+        positions_of_span(tokenize(model, text), *span)
+    assert str(error.value).startswith(message)
 
 
-def test_a_word_is_a_text(model):
-    with pytest.raises(
-        InputError, match="^Cannot find 3 in 'The bank': got int, expected a word. Gi"
-    ):
-        tokenize(model, "The bank").positions_of(3)
-
-
-@pytest.mark.parametrize("occurrence", [0, -1, 2, 1.0])
-def test_an_occurrence_that_does_not_exist_is_refused(occurrence):
+@pytest.mark.parametrize(
+    ("word", "message"),
+    [
+        ((3,), "Cannot find 3 in 'The man': got int, expected a word. Gi"),
+        (("an",), f"{FIND}{INSIDE}"),
+        (("mole",), "it occurs nowhere. Give a word"),
+        *((("man", n), f"got occurrence {n}, expected 1 to 1 (how") for n in (0, -1, 2, 1.0)),
+    ],
+)
+def test_a_word_that_is_not_there_is_refused(model, word, message):
     with pytest.raises(InputError) as error:
-        find_word("The bank.", "bank", occurrence)
-    assert str(error.value) == (
-        f"Cannot find 'bank' in 'The bank.': got occurrence {occurrence}, expected 1 to 1 (how "
-        "often the word occurs). Give one of these numbers."
-    )
+        tokenize(model, "The man").positions_of(*word)
+    assert message in str(error.value)
 
 
 def test_a_position_may_be_a_word(model):
@@ -347,8 +283,7 @@ def test_a_position_may_be_a_word(model):
     assert position(tokens, -1) == -1
     assert position(tokens, "bank") == tokens.positions_of("bank")[-1]
     assert position(tokens, " bank") == position(tokens, "bank")  # the form of many models' tokens
-    with pytest.raises(InputError, match="it occurs nowhere. Give a word"):
-        position(tokens, "mole")
+    assert tokens.positions_of("bank", 2) == positions_of_span(tokens, 22, 26)
 
 
 def test_a_text_beyond_the_window_is_refused_whole_and_quietly(model, monkeypatch, caplog):
@@ -357,13 +292,11 @@ def test_a_text_beyond_the_window_is_refused_whole_and_quietly(model, monkeypatc
     monkeypatch.setattr(logging.getLogger("transformers"), "propagate", True)
     caplog.set_level(logging.WARNING, "transformers")
     assert len(tokenize(model, "(" * 511)) == model.config.n_ctx
-    with pytest.raises(InputError, match="got 513 tokens"):  # BOS counts
-        tokenize(model, "(" * 512)
     with pytest.raises(InputError) as error:
-        tokenize(model, "(" * 600)
+        tokenize(model, "(" * 512)  # BOS counts
     assert str(error.value) == (
-        f"Cannot read the text '{'(' * 59}…': got 601 tokens, expected at most 512, the context window of wide. "
-        "Shorten the text or split it."
+        f"Cannot read the text '{'(' * 59}…': got 513 tokens, expected at most 512, the context "
+        "window of wide. Shorten the text or split it."
     )
     assert caplog.messages == []
 
@@ -396,27 +329,6 @@ def test_a_special_token_typed_in_a_text_is_plain_text(model):
     assert "".join(tokens.pieces[1:]) == f"the {spelled} bank"
 
 
-def test_a_word_is_found_by_its_occurrence(model):
-    tokens = tokenize(model, "bank by bank, bankers")
-    first, second = tokens.positions_of("bank"), tokens.positions_of("bank", 2)
-    assert first == positions_of_span(tokens, 0, 4) and second == positions_of_span(tokens, 8, 12)
-    with pytest.raises(InputError, match="got occurrence 3, expected 1 to 2"):
-        tokens.positions_of("bank", 3)
-
-
-class Vocabulary:
-    """A tokenizer's answers about a token, from a table: its name and its text."""
-
-    def __init__(self, name, text):
-        self.name, self.text = name, text
-
-    def decode(self, ids):
-        return self.text
-
-    def convert_ids_to_tokens(self, token):
-        return self.name
-
-
 @pytest.mark.parametrize(
     ("name", "text", "expected"),
     [
@@ -433,11 +345,11 @@ class Vocabulary:
     ],
 )
 def test_an_invisible_token_is_shown_by_its_name_or_its_bytes(name, text, expected):
-    model = SimpleNamespace(tokenizer=Vocabulary(name, text))
-    assert visible_token(model, 0) == expected
+    answers = {"decode": lambda ids: text, "convert_ids_to_tokens": lambda token: name}
+    assert visible_token(SimpleNamespace(tokenizer=SimpleNamespace(**answers)), 0) == expected
 
 
-def test_special_tokens_in_a_text_are_tokens_on_request(model):
+def test_special_tokens_in_a_text_are_tokens_on_request_and_in_a_prompt(model):
     text = f"{END}the river{END} bank"
     with_special = load(model, split_special_tokens=False)
     tokens = tokenize(with_special, text)
@@ -449,13 +361,7 @@ def test_special_tokens_in_a_text_are_tokens_on_request(model):
     assert tokens.positions_of("bank") == range(inside + 1, len(tokens))
     assert tokenize(with_special, "the river").ids == tokenize(model, "the river").ids
     assert tokenize(model, text).pieces.count(END) == 1  # its beginning
-
-
-def test_a_prompt_keeps_its_special_tokens_without_loading_again(model):
-    text = f"{END}the river{END} bank"
-    with_special = load(model, split_special_tokens=False)
-    assert tokenize(model, prompt(model, text)).ids == tokenize(with_special, text).ids
-    assert tokenize(model, text).ids != tokenize(with_special, text).ids
+    assert tokenize(model, prompt(model, text)).ids == tokens.ids
 
 
 def test_a_chat_is_written_by_the_models_template(tiny, monkeypatch):
@@ -478,12 +384,10 @@ def test_a_chat_is_written_by_the_models_template(tiny, monkeypatch):
 def test_special_tokens_in_letters_cause_a_warning_that_names_prompt(model):
     chat = f"{END}user\nthe river bank{END}"
     message = (
-        f"{model.name} reads '{END}' as letters, not as its special token. For special tokens in a "
-        "text, such as those of a formatted chat, give probe.prompt(model, text)."
+        f"^.* reads '{re.escape(END)}' as letters, not as its special token.* give probe.prompt"
     )
-    with pytest.warns(UserWarning) as caught:
+    with pytest.warns(UserWarning, match=message):
         tokenize(model, chat)
-    assert [str(warning.message) for warning in caught] == [message]
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         tokenize(model, prompt(model, chat))

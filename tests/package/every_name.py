@@ -40,6 +40,8 @@ study.wrods.head()  # type: ignore[attr-defined]  # pyright: ignore[reportAttrib
 survey: Survey = probe.survey(model, sentences=probe.lexicon.expand("bank"))
 evaluation: Evaluation = probe.evaluate(model, sentences=mine)
 table = probe.decompose(model, RIVER, at="bank", tokens=" and").nlargest(3, "contribution")
+added = probe.delta_e(model, RIVER, at="bank")
+in_general = probe.profiles(model).nlargest(3, "previous")
 scores = probe.qk_attribution(model, RIVER, layer=0, head=1, at="bank", source=1)
 checked = probe.qk_interventions(model, RIVER, layer=0, head=1, at="bank", source=1)
 writes = probe.ov_attribution(model, RIVER, layer=0, head=1, at="bank", source=1, along=" and")

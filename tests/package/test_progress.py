@@ -1,17 +1,9 @@
 """Progress goes forward, stage by stage and word by word."""
 
-from dataclasses import replace
-
 import pytest
 
-import probe
 from probe import progress
-from probe.experiments.material import prepare
-from probe.experiments.measure import measure
-from probe.experiments.observe import split_senses
-from probe.experiments.table import every_experiment
 from probe.progress import Countdown
-from probe.studies.study import STUDY_DEFAULTS
 
 SECONDS = {"read": 10.0, "swap": 30.0}  # as stages are declared
 
@@ -54,26 +46,3 @@ def test_a_stage_that_is_not_run_takes_no_time(monkeypatch):
     took = [("swap", 5), ("swap", 5)]
     reported = [share for _, share, _ in shares(monkeypatch, took, {"read": 0, "swap": 2})]
     assert reported == [0, 0.5]
-
-
-@pytest.mark.real_model
-def test_every_stage_of_a_word_is_reported_in_order():
-    model = probe.load("tiny-senses")
-    material = prepare(model, "bank", probe.lexicon.expand("bank").sentences[:192])
-    splits = split_senses(material, seed=0, causal=True)
-    options = replace(STUDY_DEFAULTS, pairs=8, permutations=99, nouns=("fence", "window", "ladder"))
-    reports = []
-    measure(
-        model,
-        material,
-        splits,
-        options,
-        random_model=model,
-        report=lambda name, share: reports.append((name, share)),
-    )
-    shares = [share for _, share in reports]
-    assert shares == sorted(shares) and shares[0] < 0.01 and shares[-1] < 1
-    assert [name for name, _ in reports] == [
-        "reading the sentences",
-        *every_experiment(),
-    ]

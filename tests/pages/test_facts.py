@@ -5,6 +5,7 @@ the phrase needs one. `test_every_phrase_has_an_example` requires a row for each
 """
 
 import math
+from functools import cache
 from types import SimpleNamespace
 
 import numpy as np
@@ -135,14 +136,14 @@ FACTS = [
 
 @pytest.mark.parametrize(("label", "value", "frames"), FACTS)
 def test_a_fact_has_its_numbers(label, value, frames):
-    assert value in page_text.facts(frames, "bank")[label]
+    assert value in page_text.fact(frames, "bank", label)
 
 
 def test_every_phrase_has_an_example():
     """Every label of a fact has a row, and so has every sentence of the cautions."""
     labels = {label for label, *_ in FACTS} | {"resolvers of single pairs"}
     assert labels == page_text.labels_of_facts()
-    shown = "\n".join(text for *_, text, _ in map(both_texts, SENTENCES))
+    shown = "\n".join(both_texts(number)[0] for number in range(len(SENTENCES)))
     for template in ("agreement.html.j2", "cautions.html.j2", "grammar.html.j2"):
         assert [each for each in page_text.phrases(template) if each not in shown] == []
 
@@ -238,20 +239,17 @@ SENTENCES = [
 ]  # fmt: skip
 
 
-def both_texts(row):
-    """The renderer, the sentence, the text in which it appears, and the text in which it does not."""
-    render, sentence, *inputs = row
-    return (
-        render,
-        sentence,
-        *(render(FRAMES | each if isinstance(each, dict) else each) for each in inputs),
-    )
+@cache
+def both_texts(number):
+    """The text in which a sentence appears, and the text in which it does not."""
+    render, _, *inputs = SENTENCES[number]
+    return [render(FRAMES | each if isinstance(each, dict) else each) for each in inputs]
 
 
-@pytest.mark.parametrize("row", SENTENCES, ids=[row[1] for row in SENTENCES])
-def test_a_caution_appears_only_under_its_condition(row):
-    _, sentence, with_it, without_it = both_texts(row)
-    assert sentence in with_it and sentence not in without_it
+@pytest.mark.parametrize("number", range(len(SENTENCES)), ids=[row[1] for row in SENTENCES])
+def test_a_caution_appears_only_under_its_condition(number):
+    with_it, without_it = both_texts(number)
+    assert SENTENCES[number][1] in with_it and SENTENCES[number][1] not in without_it
 
 
 # --- the reasons for a verdict --------------------------------------------------------------------

@@ -60,7 +60,8 @@ def test_a_card_has_its_numbers_its_reasons_and_the_clearest_sentence_of_each_me
     on_cue = readings[readings["role"] == "cue"].groupby("sense")["attention"].max()
     shown = re.findall(r"<bdi>(\w+)</bdi></span> <span class=\"quiet\">(.*?) of the att", card)
     assert shown == [(sense, percent(on_cue[sense])) for sense in ("river", "money")]
-    assert card.count('<div class="arcs"') == readings["sentence"].nunique()
+    of_word, _, _ = card.partition("<h3>In general</h3>")  # other sentences follow
+    assert of_word.count('<div class="arcs"') == readings["sentence"].nunique()
     assert 'class="noun"' in card
     without_nouns = BANK | {"word_heads": rows.assign(nouns=np.nan)}
     assert 'class="noun"' not in cards_of(without_nouns)["L0H0"]

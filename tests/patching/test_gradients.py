@@ -8,8 +8,9 @@ import torch
 from families import each_family, family_model, make_family
 from handmade import random_model, tokens_of
 
+import probe
 from probe.model import forward
-from probe.model.load import load, read_weights
+from probe.model.load import read_weights
 from probe.model.trace import target_states
 from probe.model.variants import TargetText
 from probe.patching.gradients import attribute_heads
@@ -48,7 +49,7 @@ def test_attribution_is_the_slope_of_the_swap(kind):
 def test_attribution_is_the_slope_of_the_swap_with_relu_in_a_gated_mlp(tmp_path):
     """The gradient of ReLU is computed from its output, which must not be overwritten."""
     folder = make_family(tmp_path / "relu", "modernbert", hidden_activation="relu")
-    assert_attribution_is_the_slope(load(folder, dtype=torch.float64))
+    assert_attribution_is_the_slope(probe.load(folder, dtype=torch.float64))
 
 
 def assert_attribution_is_the_slope(model):

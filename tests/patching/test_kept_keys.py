@@ -2,7 +2,8 @@
 
 import pytest
 import torch
-from hooked_runs import model_of_kind, random_rows
+from families import family_model
+from hooked_runs import random_rows
 
 from probe.model import kept_keys, variants
 from probe.model.kept_keys import KeptKeys, bytes_before, keeping
@@ -15,12 +16,14 @@ NOUNS = [[7], [90]]
 
 @pytest.fixture(params=["gpt2", "llama", "lfm2"])
 def weights(request):
-    return read_weights(model_of_kind(request.param))
+    return read_weights(family_model(request.param, torch.float64))
 
 
 @pytest.fixture
 def texts(weights):
-    model = model_of_kind("gpt2")  # rows of token ids that every one of these models has
+    model = family_model(
+        "gpt2", torch.float64
+    )  # rows of token ids that every one of these models has
     return [TargetText(text.ids[: text.at + 1], text.at) for text in random_rows(model) if text.at]
 
 
@@ -53,7 +56,7 @@ def test_kept_keys_give_the_same_states_and_are_run_once(weights, texts, run):
 
 
 def test_rows_are_run_again_for_more_blocks_and_in_other_weights(weights, texts, run):
-    second_weights = read_weights(model_of_kind("gpt2"))
+    second_weights = read_weights(family_model("gpt2", torch.float64))
     with keeping(KeptKeys(weights)):
         tokens.replace_tokens(weights, texts[:1], NOUNS, depth=1)
         tokens.replace_tokens(weights, texts[:1], NOUNS, depth=2)

@@ -1,9 +1,9 @@
 """The tests of a word without any effect, and with a known effect: many runs, each with a seed.
 
-8 permuted labels: p of one head is uniform, the probability of a false positive is at the level,
-held-out AUROC is one half and in-sample AUROC is not · whole studies without an effect, and the
-record of the campaign of such studies · 20 crossed pairs of cue words without a sense effect:
-positives at the level, intervals that cover · 9 an effect of d = 1 in one of 144 heads is found.
+Permuted labels: p of one head is uniform, the probability of a false positive is at the level,
+held-out AUROC is one half · crossed pairs of cue words without a sense effect: positives at the
+level, intervals that cover · whole studies without an effect, and the record of the campaign of
+such studies · an effect of d = 1 in one of 144 heads is found.
 
 Each check makes `FEW` runs every time, and 200 or 300 in the campaign. With few runs, the bound of
 a share is that of a binomial count: it is wrong for one in a thousand draws of the seeds, on either
@@ -17,13 +17,13 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from handmade import HEADS, LAYERS, SENSES, WORD, make_crossed, without_intervals
+from handmade import SENSES, WORD, make_crossed, without_intervals
 from scipy.stats import kstest
 from seeds import likely, mostly_campaign
 
+import probe
 from probe.stats import resampling
 from probe.stats.separation import measure_separation
-from probe.text.sentences import Sentence
 from probe.text.splits import cross_fit
 from probe.verdicts import ORDER
 
@@ -38,27 +38,18 @@ D_HEAD = 10
 PER_SENSE = 77  # cue words; every fold is scored along a direction of four fifths of them
 
 
-def sentence_of(sense, cue):
-    text = f"the {cue} {WORD}"
-    start = text.index(WORD)
-    return Sentence(
-        word=WORD,
-        sense=sense,
-        text=text,
-        start=start,
-        end=len(text),
-        cue_start=4,
-        cue_end=start - 1,
-    )
-
-
 def sentences_of(per_sense, *, repeats=1):
     """Each cue word `repeats` times, sense by sense."""
     cues = [(sense, f"{sense}{number}") for sense in SENSES for number in range(per_sense)]
-    return [sentence_of(*cue) for cue in cues for _ in range(repeats)]
+    rows = [
+        {"word": WORD, "sense": sense, "text": f"the {cue} {WORD} {turn}", "cue": cue}
+        for sense, cue in cues
+        for turn in range(repeats)
+    ]
+    return probe.read_sentences(rows).sentences
 
 
-# --- 8: no effect ---------------------------------------------------------------------------------
+# --- no effect ------------------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module", params=RUNS)
@@ -137,13 +128,13 @@ def test_held_out_separation_of_nothing_is_one_half(null_separations):
     assert np.mean(means) == pytest.approx(0.5, abs=2 * np.std(means) / np.sqrt(len(means)))
 
 
-# --- 20: crossed pairs of cue effects without a sense effect --------------------------------------
+# --- crossed pairs of cue effects without a sense effect ------------------------------------------
 
 
-CROSSED = [((*cues, runs),) for runs in (FEW, 300) for cues in ((6, 6), (12, 6), (24, 4))]
+CROSSED = [((*cues, runs),) for runs in (FEW, 300) for cues in ((12, 6), (24, 4))]
 
 
-@pytest.fixture(scope="module", params=mostly_campaign(CROSSED, here=3), ids=str)
+@pytest.fixture(scope="module", params=mostly_campaign(CROSSED, here=2), ids=str)
 def crossed_cues(request):
     """For every run: the smallest p of all heads, and the number of intervals that contain the
     true effect, 0.
@@ -187,32 +178,7 @@ def test_intervals_of_crossed_cue_words_cover(crossed_cues):
     assert coverage.mean() == pytest.approx(0.95, abs=away)
 
 
-# --- 8: whole studies -----------------------------------------------------------------------------
-
-
-@pytest.mark.campaign
-def test_studies_with_nothing_to_find_claim_no_more_than_chance():
-    """One run of each kind whose gate is exact, different from the campaign's runs: one gate in
-    a hundred passes.
-    """
-    kinds = [kind for kind in null_campaign.KINDS if kind not in null_campaign.NUISANCE]
-    rows = pd.DataFrame([null_campaign.study_of(kind, 1000) for kind in kinds])
-    assert ((rows["gap_p"] < 0.01) == rows["gate"]).all() and (
-        rows["claimed"] <= rows["gate"]
-    ).all()
-    assert rows["gate"].sum() <= likely(0.01, len(rows))[1]
-    heads = np.where(rows["word"] == WORD, LAYERS * HEADS, 16)
-    assert (rows[list(ORDER)].sum(axis=1) == heads).all()
-    assert (rows["none"] == heads)[rows["gate"] == 0].all()
-
-
-@pytest.mark.parametrize(
-    "kind", mostly_campaign([kind for kind in null_campaign.NUISANCE if kind != "longer"])
-)
-def test_a_nuisance_that_goes_with_the_sense_passes_the_gate_and_is_called_confounded(kind):
-    row = null_campaign.study_of(kind, 1000)
-    assert row["gate"] == 1 and row["confounded"] > 0
-    assert min(row["nuisance_p"], row["untrained_p"]) < 0.01
+# --- whole studies --------------------------------------------------------------------------------
 
 
 def test_the_whole_campaign_claims_no_more_than_allowed():
@@ -222,6 +188,13 @@ def test_the_whole_campaign_claims_no_more_than_allowed():
     )
     assert ((rows["gap_p"] < 0.01) == rows["gate"]).all()
     assert null_campaign.too_many(rows) == []
+    # A nuisance that goes with the sense passes the gate, and its heads are called confounded.
+    nuisance = rows[rows["kind"].isin(["function_word", "always_longer"])]
+    passed = nuisance[nuisance["gate"] == 1]
+    assert len(passed) > 0.9 * len(nuisance) and (passed["confounded"] > 0).mean() > 0.9
+    assert (
+        rows[list(ORDER)].sum(axis=1)[rows["gate"] == 0] == rows["none"][rows["gate"] == 0]
+    ).all()
 
 
 def test_a_campaign_that_claims_more_is_detected():
@@ -230,16 +203,12 @@ def test_a_campaign_that_claims_more_is_detected():
         {"kind": "nested", "run": range(200), "gate": 0, "claimed": 0, "resolver": 0}
     )
     for name, limit in {"gate": 4, "resolver": 2}.items():
-        assert (
-            null_campaign.too_many(rows.assign(**{name: (rows["run"] < limit).astype(int)})) == []
-        )
-        assert (
-            len(null_campaign.too_many(rows.assign(**{name: (rows["run"] <= limit).astype(int)})))
-            == 1
-        )
+        for claims, problems in ((limit, 0), (limit + 1, 1)):
+            claimed = rows.assign(**{name: (rows["run"] < claims).astype(int)})
+            assert len(null_campaign.too_many(claimed)) == problems
 
 
-# --- 9: a known effect ----------------------------------------------------------------------------
+# --- a known effect -------------------------------------------------------------------------------
 
 
 def p_of_separation(run, *, heads, d_head, d=1.0):
@@ -258,10 +227,8 @@ def p_of_separation(run, *, heads, d_head, d=1.0):
     return resampling.max_t(null[0], null[1:]).p[head]
 
 
-@pytest.mark.parametrize("runs", mostly_campaign((12, 60)))
-def test_a_write_that_differs_by_one_standard_deviation_is_found_in_four_of_five_runs(
-    monkeypatch, runs
-):
+@pytest.mark.campaign
+def test_a_write_that_differs_by_one_standard_deviation_is_found_in_four_of_five_runs(monkeypatch):
     """Published power: d = 1 needs 40 sentences per sense among 144 heads; 77 are tested, along
     directions from the others.
 
@@ -269,9 +236,8 @@ def test_a_write_that_differs_by_one_standard_deviation_is_found_in_four_of_five
     of equal noise has less power, so the write has few enough dimensions to keep the loss small.
     """
     without_intervals(monkeypatch)
-    p_values = np.array([p_of_separation(run, heads=144, d_head=4) for run in range(runs)])
-    fewest, _ = likely(0.8, runs)
-    assert (p_values < 0.05).sum() >= (fewest if runs == 12 else 0.8 * runs)
+    p_values = np.array([p_of_separation(run, heads=144, d_head=4) for run in range(60)])
+    assert (p_values < 0.05).mean() >= 0.8
 
 
 def p_of_swap(run, *, pairs, heads=144, d=1.0):
@@ -286,12 +252,9 @@ def p_of_swap(run, *, pairs, heads=144, d=1.0):
     return resampling.max_t(null[0], null[1:]).p[head]
 
 
-@pytest.mark.parametrize("pairs", [46, 23])  # 46 pairs; 46 sentences in pairs
-def test_a_swap_that_moves_pairs_by_one_standard_deviation_is_found_in_four_of_five_runs(
-    pairs, runs
-):
+def test_a_swap_that_moves_23_pairs_by_one_standard_deviation_is_found_in_four_of_five_runs(runs):
     with_effect, without_effect = (
-        np.array([p_of_swap(run, pairs=pairs, d=d) for run in range(runs)]) for d in (1.0, 0.0)
+        np.array([p_of_swap(run, pairs=23, d=d) for run in range(runs)]) for d in (1.0, 0.0)
     )
     few_runs, (lower, _), (_, upper) = runs == FEW, likely(0.8, runs), likely(0.05 / 144, runs)
     assert (with_effect < 0.05).sum() >= (lower if few_runs else 0.8 * runs)

@@ -3,15 +3,14 @@ honest intervals.
 """
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
 from handmade import SENSES, make_sentences
 
-from probe.stats import resampling
 from probe.stats.separation import (
-    _max_t,
     corrected_tests,
     measure_separation,
     own_direction_scores,
@@ -55,12 +54,9 @@ def counted(writes, holdout):
     ] * second.shape[-1]
 
 
-def test_every_holdout_is_scored_along_the_direction_of_the_others_and_counts_by_its_comparisons(
-    monkeypatch,
-):
-    monkeypatch.setattr(
-        "probe.stats.separation.MANY", 0
-    )  # unreduced writes, so that they can be scored by hand
+def test_every_holdout_is_scored_along_the_others_and_counts_by_its_comparisons(monkeypatch):
+    # Unreduced writes, so that they can be scored by hand.
+    monkeypatch.setattr("probe.stats.separation.MANY", 0)
     writes = random_writes(1, d=0.8)
     separation = measured(writes)
     wins, compared = zip(*(counted(writes, holdout) for holdout in SPLIT.holdouts), strict=True)
@@ -187,28 +183,6 @@ def test_a_head_without_spread_is_scored_by_its_means(n, size):
     )  # a head with a constant write is at chance
 
 
-def auroc_of(a, b):
-    return resampling.auroc(a.T.numpy(), b.T.numpy())
-
-
-def test_noise_scored_on_its_own_sentences_looks_separated_and_held_out_does_not():
-    """Pure noise, 64 numbers for each head, 40 sentences per sense. |mean difference|² is 64 *
-    2/40, so the distance of the two samples along their difference of means is sqrt(3.2)
-    standard deviations: AUROC Phi(sqrt(3.2) / sqrt(2)) = .897.
-    """
-    heads, n, d = 200, 40, 64
-    a, b, new_a, new_b = (normal(heads, n, d, seed=seed) for seed in range(4))
-    direction = (a.mean(1) - b.mean(1)).unsqueeze(-1)
-    in_sample = auroc_of(*((part @ direction).squeeze(-1) for part in (a, b)))
-    assert in_sample.mean() == pytest.approx(0.897, abs=0.01)
-    in_few_components = auroc_of(*(own_direction_scores(a, b, part) for part in (a, b)))
-    assert (
-        0.75 < in_few_components.mean() < in_sample.mean() - 0.02
-    )  # fewer components leak less, and still leak
-    held_out = auroc_of(*(own_direction_scores(a, b, part) for part in (new_a, new_b)))
-    assert abs(held_out.mean() - 0.5) < 2 * held_out.std() / np.sqrt(heads)
-
-
 @pytest.mark.parametrize(("per_sense", "components"), [(99, 16), (100, 64)])
 def test_few_sentences_are_read_in_few_components(per_sense, components):
     fit, new = normal(2, 2 * per_sense, 64) + 3, normal(2, 5, 64, seed=1)
@@ -222,16 +196,20 @@ def test_few_sentences_are_read_in_few_components(per_sense, components):
 
 
 def test_a_layer_without_heads_is_not_tested():
-    null = np.random.default_rng(0).normal(size=(200, 2, 3, 4))  # draw pair layer head
-    null[0, :, 2] += 2
+    null = np.random.default_rng(0).normal(size=(200, 3, 4))  # draw layer head
+    null[0, 2] += 2
+    null[:, 1] = 0
     has_heads = np.array([True, False, True])
-    null[:, :, 1] = 0
-    result = _max_t(null, has_heads)
-    expected = resampling.max_t(null[0][:, has_heads], null[1:][:, :, has_heads])
-    for whole, part in zip(result, expected, strict=True):
-        np.testing.assert_array_equal(whole[:, has_heads], part)
-    assert (
-        (result.p[:, 1] == 1).all() and (result.q[:, 1] == 1).all() and (result.t[:, 1] == 0).all()
-    )
-    all_layers = resampling.max_t(null[0], null[1:])
-    np.testing.assert_array_equal(_max_t(null, np.array([True] * 3)).q, all_layers.q)
+
+    def p_of(layers, **options):
+        effects = {"swap": [np.ones((8, len(layers), 4))]}
+        separations = [SimpleNamespace(null=null[:, layers])]
+        [tested] = corrected_tests(
+            separations, effects, [range(8)], permutations=19, seed=0, **options
+        )
+        return tested.separation
+
+    whole, part = p_of([0, 1, 2], has_heads=has_heads), p_of([0, 2])
+    for name in ("t", "p", "q"):
+        np.testing.assert_array_equal(getattr(whole, name)[has_heads], getattr(part, name))
+    assert (whole.p[1] == 1).all() and (whole.q[1] == 1).all() and (whole.t[1] == 0).all()

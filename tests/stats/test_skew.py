@@ -1,6 +1,6 @@
 """Tests and intervals where nothing is symmetric, in simulated data whose truth is known.
 
-Effects of parts with a left tail · AUROCs near 1 · ratios of sums · the largest of equal parts. What is resampled in each case
+Effects of parts with a left tail · AUROCs near 1 · ratios of sums. What is resampled in each case
 is cue words, or cue words crossed with frames. `FEW` runs every time, more in the campaign; with
 few runs the bound is that of a binomial count (`likely`).
 """
@@ -45,7 +45,7 @@ def parts_without_effect(rng, draw, *, frames):
 
 @pytest.mark.parametrize("runs", RUNS)
 @pytest.mark.parametrize("frames", [False, True])
-@pytest.mark.parametrize("kind", LEFT)
+@pytest.mark.parametrize("kind", mostly_campaign(("left-skewed", "normal")))
 def test_the_family_wise_error_of_bootstrap_t_is_at_the_level(kind, frames, runs):
     rng = np.random.default_rng(0)
     claims = 0
@@ -55,16 +55,6 @@ def test_the_family_wise_error_of_bootstrap_t_is_at_the_level(kind, frames, runs
     lower, upper = likely(0.05, runs)
     assert lower <= claims <= upper
     assert runs == FEW or 0.02 <= claims / runs <= 0.08
-
-
-def test_sign_flips_claim_far_too_much_where_effects_are_skewed():
-    """Why the parts of a score are not tested with sign flips."""
-    rng = np.random.default_rng(0)
-    claims = 0
-    for run in range(FEW):
-        effects, [cues] = parts_without_effect(rng, LEFT["left-skewed"], frames=False)
-        claims += resampling.flip_signs(effects, cues, seed=run, draws=300).p.min() < 0.05
-    assert claims / FEW > 0.12
 
 
 @pytest.mark.parametrize("runs", RUNS)
@@ -97,17 +87,6 @@ def test_bootstrap_t_finds_an_effect_among_many_parts_and_no_effect_that_is_cons
     assert p[[4, 5]].min() == 1
     one_cue_word = resampling.bootstrap_t(effects, [["loan"] * 16])
     assert (one_cue_word.p == 1).all()
-
-
-def test_a_nested_factor_is_not_resampled_as_well():
-    cues, frames = ["loan", "mud", "cash", "boat"], ["a", "a", "b", "b"]
-    assert resampling.outer_factors([frames, cues]) == [frames]
-    assert resampling.outer_factors([["a", "b", "a", "b"], ["x", "x", "y", "y"]]) == [
-        ["a", "b", "a", "b"],
-        ["x", "x", "y", "y"],
-    ]
-    assert len(resampling.outer_factors([cues, [*cues]])) == 1
-    assert resampling.outer_factors([["a"] * 4, cues]) == [cues]
 
 
 # --- intervals ------------------------------------------------------------------------------------
@@ -144,19 +123,9 @@ def test_after_complete_separation_the_lower_end_is_newcombes(copies):
     assert reversed_ends == pytest.approx((0, 1 - low))
 
 
-def test_more_sentences_of_the_same_cue_words_do_not_make_the_interval_narrower():
-    is_a = np.arange(54) < 25
-    scores = np.where(is_a, 2.0, 0.0) + np.random.default_rng(0).normal(size=54)
-    once = interval_of(scores, is_a, [CUES_25_29])
-    fourfold = interval_of(np.tile(scores, 4), np.tile(is_a, 4), [CUES_25_29 * 4])
-    assert fourfold[1] - fourfold[0] == pytest.approx(once[1] - once[0], rel=0.1)
-    as_if_free = interval_of(np.tile(scores, 4), np.tile(is_a, 4), [list(range(216))])
-    assert as_if_free[1] - as_if_free[0] < 0.6 * (once[1] - once[0])
-
-
 @pytest.mark.parametrize("runs", mostly_campaign((FEW, 2000)))
 @pytest.mark.parametrize("frames", [0, 5])
-@pytest.mark.parametrize("auroc", [0.8, 0.97, 0.985, 0.995])
+@pytest.mark.parametrize("auroc", mostly_campaign((0.97, 0.995, 0.8, 0.985), here=2))
 def test_intervals_of_aurocs_cover_also_near_1(auroc, frames, runs):
     """25 and 29 cue words, of which each has a score, or 25 and 29 cue words crossed with frames."""
     rng = np.random.default_rng([int(1000 * auroc), frames])
@@ -234,17 +203,6 @@ def test_the_error_of_a_share_adds_up_over_frames_and_cue_words():
     assert (low, high) == pytest.approx((share - reach, share + reach), rel=1e-6)
 
 
-def test_intervals_over_cue_words_alone_are_too_narrow_with_frames():
-    frame, cue = crossed(24, 12, 6)
-    rng = np.random.default_rng(0)
-    covered = 0
-    for _ in range(FEW):
-        contrast, score = shares(rng, frame, cue, LEFT["normal"])
-        _, low, high = resampling.ratio_interval(score, contrast, [cue.tolist()])
-        covered += low <= 0.6 <= high
-    assert covered / FEW < 0.9
-
-
 def test_the_interval_of_a_ratio_is_the_textbooks_for_a_mean():
     values = np.array([1.0, 2.0, 4.0, 7.0])
     ratio, low, high = resampling.ratio_interval(values, np.ones(4), [["a", "b", "c", "d"]])
@@ -253,18 +211,3 @@ def test_the_interval_of_a_ratio_is_the_textbooks_for_a_mean():
     one_unit = resampling.ratio_interval(values, np.ones(4), [["a"] * 4])
     assert one_unit[0] == 3.5 and np.isnan(one_unit[1:]).all()
     assert np.isnan(resampling.ratio_interval(values, np.zeros(4), [["a", "b", "c", "d"]])).all()
-
-
-def test_the_largest_of_equal_parts_is_reported_without_bias_in_the_other_half():
-    """Five parts supply .2 each: the largest in all sentences has .24, in the other half .2."""
-    rng = np.random.default_rng(0)
-    cues = [number // 2 for number in range(32)]
-    everywhere, split = [], []
-    for seed in range(400):
-        scores = 1 + rng.normal(size=(16, 5))[cues] + 0.5 * rng.normal(size=(32, 5))
-        chosen, reported = resampling.folds(cues, 2, seed=seed)[0]
-        everywhere.append(scores.sum(0).max() / scores.sum())
-        of_largest = scores[reported][:, scores[chosen].sum(0).argmax()]
-        split.append(of_largest.sum() / scores[reported].sum())
-    assert np.mean(everywhere) > 0.23
-    assert np.mean(split) == pytest.approx(0.2, abs=0.01)

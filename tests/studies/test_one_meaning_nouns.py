@@ -7,36 +7,21 @@ import pandas as pd
 import pytest
 from campaign.one_meaning_nouns import MOST, NO_HEADS, TABLE, in_its_place, summary, wrong
 
-from probe.text.sentences import Sentence
+import probe
 from probe.verdicts import passes_gate
 
 STORED = Path(__file__).parents[2] / "reports" / TABLE
 
 
-def sentence(text, cue, word="bank"):
-    start = text.index(word)
-    cue_start = text.index(cue)
-    spans = {"start": start, "end": start + len(word), "cue_start": cue_start}
-    return Sentence(word="bank", sense="river", text=text, **spans, cue_end=cue_start + len(cue))
-
-
 def test_a_noun_replaces_the_word_if_its_article_agrees():
-    rows = [
-        sentence("The river had a bank of clay.", "river"),
-        sentence("The muddy bank lay by the river.", "river"),
-        sentence("Two banks of the river.", "river"),
-    ]
-    rows[2] = sentence("Two Bank of the river.", "river", "Bank")
-    with_a = in_its_place(rows, "ladder")
-    assert [row.text for row in with_a] == [
-        "The river had a ladder of clay.",
-        "The muddy ladder lay by the river.",
-    ]
-    with_an = in_its_place(rows, "umbrella")
-    assert [row.text for row in with_an] == ["The muddy umbrella lay by the river."]
-    for row in (*with_a, *with_an):
-        assert row.text[row.start : row.end] == row.word
-        assert row.cue_word == "river" and row.sense == "river"
+    texts = ("The river had a bank of clay.", "The muddy bank lay by the river.", "The river Bank.")
+    rows = [{"word": "bank", "sense": "river", "text": text, "cue": "river"} for text in texts]
+    sentences = probe.read_sentences(rows).sentences
+    with_a = [row.text for row in in_its_place(sentences, "ladder")]
+    assert with_a == ["The river had a ladder of clay.", "The muddy ladder lay by the river."]
+    [row] = in_its_place(sentences, "umbrella")
+    assert (row.text, row.cue) == ("The muddy umbrella lay by the river.", "river")
+    assert row.word == row.form == "umbrella"
 
 
 def table_of(resolvers, *, rank=1, word="bank", model="m"):
@@ -52,38 +37,21 @@ def table_of(resolvers, *, rank=1, word="bank", model="m"):
     return pd.DataFrame(rows)
 
 
-def test_studies_are_counted_once_for_all_pairs_of_senses():
-    frame = table_of(1)
-    twice = pd.concat([frame, frame.assign(sense_b="row", ambiguity_p=1.0, resolver=0)])
-    assert summary(twice).reset_index().to_dict("records") == [
-        {
-            "model": "m",
-            "word": "bank",
-            "studies": 50,
-            "gate": 1,
-            "resolver": 1,
-            "rank_of_the_word": 51.0,
-        }
-    ]
-
-
 @pytest.mark.parametrize(
     ("frame", "problems"),
     [
-        (table_of(0), []),
         (table_of(1), []),  # two in a hundred
         (table_of(2), ["m: a resolver in 2 of 50 studies"]),
         (table_of(0, rank=2), ["m: bank does not pass the gate, rank 2"]),
         (table_of(0, rank=2, word="apple", model="smollm2"), []),
-        (
-            table_of(0, word="apple", model="smollm2"),
-            ["smollm2: apple passes the gate, rank 1"],
-        ),
-        (table_of(0, rank=float("nan")), ["m: bank does not pass the gate, rank nan"]),
+        (table_of(0, word="apple", model="smollm2"), ["smollm2: apple passes the gate, rank 1"]),
     ],
 )
 def test_too_many_resolvers_and_a_word_that_does_not_pass_are_reported(frame, problems):
     assert wrong(frame) == problems
+    # Studies are counted once for all pairs of senses.
+    counts = summary(pd.concat([frame, frame.assign(sense_b="row", ambiguity_p=1.0, resolver=0)]))
+    assert counts["studies"].tolist() == [50]
 
 
 @pytest.mark.skipif(not STORED.exists(), reason="not made yet: run make campaign")

@@ -2,15 +2,15 @@
 
 import pytest
 
+import probe
 from probe.text.cautions import cautions, words_before
-from probe.text.sentences import read_sentences
 
 EARLY = "That note is a B flat."
 LONG = "The singer held that note for a while."
 
 
 def corpus(*rows, **shared):
-    return read_sentences([{"word": "note", "sense": "music"} | row | shared for row in rows])
+    return probe.read_sentences([{"word": "note", "sense": "music"} | row | shared for row in rows])
 
 
 def test_words_before_the_word_are_counted():

@@ -2,19 +2,20 @@
 
 import pytest
 
+import probe
 from probe.text.cues import infer_cues
-from probe.text.sentences import Sentence
 
 
-def pair(*texts: str, name: str = "1", **more: object) -> list[Sentence]:
+def pair(*texts, name="1", **more):
     """Sentences with bank, each of a different sense, in one pair."""
-    return [
-        Sentence("bank", sense, text, text.index("bank"), text.index("bank") + 4, pair=name, **more)
+    rows = [
+        {"word": "bank", "sense": sense, "text": text, "start": text.index("bank"), "pair": name}
         for sense, text in zip(("river", "money", "blood"), texts, strict=False)
     ]
+    return probe.read_sentences([row | {"end": row["start"] + 4} | more for row in rows]).sentences
 
 
-def cues(sentences: list[Sentence], *, both_sides: bool = False) -> list[str | None]:
+def cues(sentences, *, both_sides=False):
     return [sentence.cue for sentence in infer_cues(sentences, both_sides=both_sides)]
 
 

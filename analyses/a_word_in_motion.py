@@ -44,6 +44,7 @@ import pandas as pd
 import torch
 
 import probe
+from probe.model.trace import target_states
 
 WORD, SENSES = "bank", ("river", "money")
 LAYER, HEAD = 4, 1
@@ -114,7 +115,7 @@ other_pairs = [
 others = [
     probe.tokenize(model, text) for sense in SENSES for text in texts[sense].iloc[other_pairs]
 ]
-states = probe.target_states(model, others, [text.positions_of(WORD)[-1] for text in others])
+states = target_states(model, others, [text.positions_of(WORD)[-1] for text in others])
 stream = states.resid[:, : DEPTH + 1].double().unflatten(0, (2, -1))  # sense pair depth d_model
 middle = stream.mean((0, 1))
 way = (stream[0] - stream[1]).mean(0)[DEPTH]

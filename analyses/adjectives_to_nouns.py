@@ -34,6 +34,7 @@ import pandas as pd
 
 import probe
 from probe import charts
+from probe.stats.resampling import sign_flip_test
 
 model = probe.load(os.environ.get("PROBE_MODEL", "tiny-senses"))
 out = Path(os.environ.get("PROBE_OUT", "reports/lessons"))
@@ -117,7 +118,7 @@ one_back = np.stack([each[..., 1].mean(0) for each in weights.values()]).min(0)
 # %%
 adjectives, *controls = phrases.columns
 tests = [
-    probe.sign_flip_test(both[adjectives] - both[kind], phrases.index, seed=0, draws=2000)
+    sign_flip_test(both[adjectives] - both[kind], phrases.index, seed=0, draws=2000)
     for kind in controls
 ]
 passed = np.all([test.p < 0.05 for test in tests], axis=0)

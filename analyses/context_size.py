@@ -35,6 +35,7 @@ import torch
 import probe
 from probe import charts
 from probe.model import attention
+from probe.model.parameters import count_parameters
 
 charts.as_pictures()  # no network
 model = probe.load(os.environ.get("PROBE_MODEL", "tiny-senses"))
@@ -105,7 +106,7 @@ f"{meet} tokens"
 # The same count for GPT-3, from its published sizes (two bytes per number):
 
 # %%
-gpt3 = probe.count_parameters("gpt3").sizes
+gpt3 = count_parameters("gpt3").sizes
 heads, n = gpt3.n_layers * gpt3.n_heads, gpt3.n_ctx
 per_token = 2 * n * gpt3.n_layers * (4 * gpt3.n_heads * gpt3.d_head + 3 * gpt3.d_model)
 largest = {

@@ -32,7 +32,8 @@ import pandas as pd
 import timing
 import torch
 
-import probe
+from probe.model.load import read_weights
+from probe.patching.heads import swap_pairs
 
 QUICK = "--quick" in sys.argv
 OUT = Path(os.environ.get("PROBE_OUT", "reports"))
@@ -50,7 +51,7 @@ RUNS, PAIRS, LENGTH = (2, 2, 12) if QUICK else (5, 4, 24)
 def timed(shape: str) -> pd.DataFrame:
     """The time of each method on one shape. `shape work per_forward low high seconds`"""
     model = timing.shaped(shape)
-    plain, weights = timing.plain_model(model), probe.read_weights(model)
+    plain, weights = timing.plain_model(model), read_weights(model)
     layers, heads, d_model, _ = weights.shape
     pairs = timing.aligned_pairs(model, PAIRS, LENGTH)
     both = [*pairs[0], *pairs[1]]
@@ -58,7 +59,7 @@ def timed(shape: str) -> pd.DataFrame:
     sample = [(layer, layer % heads) for layer in range(0, layers, 3)]
     works = {
         "bare forward": lambda: timing.bare_forward(plain, both, batch=len(both)),
-        "exact swaps": lambda: probe.swap_pairs(weights, *pairs, direction[None], depth=layers),
+        "exact swaps": lambda: swap_pairs(weights, *pairs, direction[None], depth=layers),
         "attribution patching, torch.autograd": lambda: timing.attribution_by_autograd(
             plain, pairs, direction, heads
         ),

@@ -30,6 +30,7 @@ import pandas as pd
 
 import probe
 from probe import charts
+from probe.model.parameters import count_parameters
 
 charts.as_pictures()  # no network
 model = probe.load(os.environ.get("PROBE_MODEL", "tiny-senses"))
@@ -42,7 +43,7 @@ out = Path(os.environ.get("PROBE_OUT", "reports/lessons"))
 # matrix, and a value map with two factors: down to d_head, and up again.
 
 # %%
-gpt3 = probe.count_parameters("gpt3")
+gpt3 = count_parameters("gpt3")
 {
     "per head": gpt3.per_head,
     "per block": gpt3.per_block,
@@ -66,7 +67,7 @@ gpt3.square_value, gpt3.square_value / gpt3.per_head
 # counted once, with the embedding.
 
 # %%
-loaded = probe.count_parameters(model)
+loaded = count_parameters(model)
 (
     loaded.tensors,
     loaded.total,

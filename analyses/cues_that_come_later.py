@@ -33,6 +33,7 @@ import torch
 
 import probe
 from probe import charts
+from probe.model.trace import target_states
 
 model = probe.load(os.environ.get("PROBE_MODEL", "tiny-senses"))
 out = Path(os.environ.get("PROBE_OUT", "reports/lessons"))
@@ -115,9 +116,7 @@ for word, senses in PAIRS.items():
             ]
         )
         for position in where:
-            rows = (
-                probe.target_states(model, tokens, where[position].tolist()).resid[:, -1].double()
-            )
+            rows = target_states(model, tokens, where[position].tolist()).resid[:, -1].double()
             later.append(
                 {
                     "place": position,

@@ -35,6 +35,7 @@ from torch.nn.functional import normalize
 
 import probe
 from probe import charts
+from probe.stats.resampling import sign_flip_test
 
 model = probe.load(os.environ.get("PROBE_MODEL", "tiny-senses"))
 out = Path(os.environ.get("PROBE_OUT", "reports/lessons"))
@@ -121,7 +122,7 @@ ranks
 
 # %%
 gains = np.log(ranks[["signs_drawn", "random"]].min(axis=1) / ranks["direction"]).to_numpy()
-p = probe.sign_flip_test(gains[:, None], ranks["pair"], seed=0, draws=2000).p[0]
+p = sign_flip_test(gains[:, None], ranks["pair"], seed=0, draws=2000).p[0]
 means = np.exp(np.log(ranks[["direction", "signs_drawn", "random", "no_step"]]).mean())
 means, f"{(gains > 0).sum()} of {len(gains)} pairs are nearer than with either control, p = {p:.2g}"
 

@@ -35,6 +35,8 @@ import pandas as pd
 import torch
 
 import probe
+from probe.model.load import read_weights
+from probe.patching.heads import swap_heads
 
 out = Path(os.environ.get("PROBE_OUT", "reports/real"))
 FRAMES = {
@@ -77,7 +79,7 @@ if model.config.architecture != "gpt2":
     stop(
         f"Cannot measure indirect objects in {model.name}: it is a {model.config.family.name}, and the published numbers are about GPT-2 small. Give that model."
     )
-weights, depth = probe.read_weights(model), model.config.n_layers
+weights, depth = read_weights(model), model.config.n_layers
 model
 
 # %% [markdown]
@@ -155,7 +157,7 @@ z = torch.stack([trace.z[:, :, -1] for trace in traces])
 read = torch.zeros(len(prompts), depth + 1, model.config.d_model)
 read[:, -1] = toward  # after the final norm
 ids = [trace.tokens.ids for trace in traces]
-lost = probe.swap_heads(weights, ids, constant.expand_as(z), read)[..., -1].mean(0)
+lost = swap_heads(weights, ids, constant.expand_as(z), read)[..., -1].mean(0)
 without = pd.Series((difference.mean() + lost).flatten().tolist(), index=names)
 note("logit difference without L9H9", 2.917, float(without.get("L9H9", float("nan"))))
 note(

@@ -32,6 +32,7 @@ import torch
 
 import probe
 from probe import charts
+from probe.model.trace import target_states
 
 WORD, TEXTS = "bank", {"river": "The river bank", "money": "Make a deposit at the bank"}
 model = probe.load(os.environ.get("PROBE_MODEL", "tiny-senses"))
@@ -66,7 +67,7 @@ parts = {
 sentences = probe.lexicon.expand(WORD).sentences
 tokens = [probe.tokenize(model, sentence.text) for sentence in sentences]
 targets = [each.positions_of(WORD)[-1] for each in tokens]
-states = probe.target_states(model, tokens, targets)
+states = target_states(model, tokens, targets)
 apart = {
     "token vector": (states.token_embedding - states.token_embedding[0]).abs().max().item(),
     "position vector": (states.position_embedding - states.position_embedding[0])

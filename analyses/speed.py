@@ -33,6 +33,10 @@ import timing
 import torch
 
 import probe
+from probe.model.load import read_weights
+from probe.model.trace import target_states
+from probe.patching.heads import swap_pairs, swap_sets
+from probe.patching.positions import trace_positions
 
 QUICK = "--quick" in sys.argv
 OUT = Path(os.environ.get("PROBE_OUT", "reports"))
@@ -40,7 +44,7 @@ SHAPE, RUNS, PAIRS, LENGTH, SENTENCES, LONG = (
     ("tiny", 2, 3, 12, 8, 64) if QUICK else ("gpt2-small", 5, 8, 24, 256, 1024)
 )
 model = timing.shaped(SHAPE)
-plain, weights = timing.plain_model(model), probe.read_weights(model)
+plain, weights = timing.plain_model(model), read_weights(model)
 layers, heads, d_model, _ = weights.shape
 targets = []
 
@@ -62,7 +66,7 @@ def record(work, against, target, measured, unit="×", *, least=False):
 tokens = timing.random_tokens(model, SENTENCES, LENGTH)
 at_word, rows = [LENGTH - 1] * SENTENCES, [sentence.ids for sentence in tokens]
 works = {
-    "read": lambda: probe.target_states(model, tokens, at_word),
+    "read": lambda: target_states(model, tokens, at_word),
     "bare": lambda: timing.bare_forward(plain, rows, batch=1024 // LENGTH),
 }
 record(
@@ -96,7 +100,7 @@ def loop():
 
 
 works = {
-    "swaps": lambda: probe.swap_pairs(weights, a, b, direction[None], depth=layers),
+    "swaps": lambda: swap_pairs(weights, a, b, direction[None], depth=layers),
     "one side": lambda: timing.bare_forward(plain, a, batch=PAIRS),
     "both sides": lambda: timing.bare_forward(plain, [*a, *b], batch=2 * PAIRS),
     "loop": loop,
@@ -114,7 +118,7 @@ record(swaps, "bare forward of both members", 7, timing.compare(timings, "swaps"
 forwards = (2 * len(every_head) + 2, 2 * -(-len(every_head) // RUNS) + 2)
 faster = timing.compare(timings, "loop", "swaps", times=forwards[1] / forwards[0])
 record("a forward per head with TransformerLens hooks", "the same swaps", 60, faster, least=True)
-exact = probe.swap_pairs(weights, a, b, direction[None], depth=layers)[..., 0]
+exact = swap_pairs(weights, a, b, direction[None], depth=layers)[..., 0]
 difference = float((looped - exact).abs().max())
 record(
     "largest difference of the two, of the residual's unit",
@@ -134,7 +138,7 @@ record(
 # %%
 texts = timing.drawn_texts(model, 2 * PAIRS, LENGTH)
 token_rows = [[probe.tokenize(model, text).ids for text in side] for side in texts]
-ends = probe.target_states(
+ends = target_states(
     model,
     [probe.tokenize(model, text) for side in texts for text in side],
     [LENGTH - 1] * 4 * PAIRS,
@@ -190,7 +194,7 @@ def edges(sample):
 
 
 tracing = {
-    "trace": lambda: probe.trace_positions(
+    "trace": lambda: trace_positions(
         weights, first, second, direction[None], depth=layers, heads=False
     ),
     "edges": lambda: edges(0),
@@ -274,11 +278,11 @@ for shape in () if QUICK else ("llama-135m", "neox-160m", "bert-base"):
 
 # %%
 curve_masks = timing.curve_sets(layers, heads)
-donor_z = probe.target_states(
+donor_z = target_states(
     model, timing.random_tokens(model, PAIRS, LENGTH, seed=1), [LENGTH - 1] * PAIRS
 ).z
 works = {
-    "curve": lambda: probe.swap_sets(weights, a, donor_z, curve_masks, direction[None]),
+    "curve": lambda: swap_sets(weights, a, donor_z, curve_masks, direction[None]),
     "bare": works["one side"],
 }
 curve = timing.compare(timing.interleave(works, runs=RUNS), "curve", "bare", times=layers * heads)

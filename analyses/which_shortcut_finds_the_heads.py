@@ -42,6 +42,7 @@ from sklearn.metrics import average_precision_score
 
 import probe
 from probe import charts
+from probe.stats.resampling import sign_flip_test
 
 charts.as_pictures()  # no network
 out = Path(os.environ.get("PROBE_OUT", "reports/real"))
@@ -130,7 +131,7 @@ def significant(rows: pd.DataFrame) -> np.ndarray:
     units = effects.index.get_level_values("unit")
     if len(effects) < FEWEST_PAIRS:
         return np.zeros(effects.shape[1], dtype=bool)
-    return probe.sign_flip_test(effects.to_numpy(), list(units)).p < LEVEL
+    return sign_flip_test(effects.to_numpy(), list(units)).p < LEVEL
 
 
 def first_of(score: pd.Series, number: int) -> set:

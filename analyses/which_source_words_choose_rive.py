@@ -33,6 +33,7 @@ import torch
 
 import probe
 from probe import charts
+from probe.stats.resampling import sign_flip_test
 
 model = probe.load(os.environ.get("PROBE_TRANSLATOR", "tiny-translator"))
 out = Path(os.environ.get("PROBE_OUT", "reports/lessons"))
@@ -135,7 +136,7 @@ def intervals(effect: torch.Tensor, draws: int = 2000) -> torch.Tensor:
 
 rows = []
 for group, effect in effects.items():
-    test = probe.sign_flip_test(effect.double().numpy(), [number for _, _, number in facts], seed=0)
+    test = sign_flip_test(effect.double().numpy(), [number for _, _, number in facts], seed=0)
     parts = heads if len(effect[0]) == len(heads) else NAMES
     bounds = intervals(effect)
     for part, row in enumerate(parts):

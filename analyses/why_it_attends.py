@@ -44,6 +44,8 @@ import pandas as pd
 
 import probe
 from probe import charts
+from probe.model.trace import target_states
+from probe.stats.resampling import bootstrap_t, ratio_interval
 
 MODEL = os.environ.get("PROBE_MODEL", "smollm2")
 model = probe.load(MODEL)
@@ -77,7 +79,7 @@ tokens = [probe.tokenize(model, sentence.text) for sentence in sentences]
 word_positions = [
     text.positions_of(sentence.form)[-1] for text, sentence in zip(tokens, sentences, strict=True)
 ]
-stream = probe.target_states(model, tokens, word_positions).resid[:, DEPTH].double()
+stream = target_states(model, tokens, word_positions).resid[:, DEPTH].double()
 
 
 def with_nouns(sentence: object, position: int) -> dict[str, str]:
@@ -190,9 +192,7 @@ def share_of(table: pd.DataFrame, label: object) -> tuple[float, float, float]:
     """The share of a label in the sum of all, and its 95 % interval."""
     if label not in table:
         return (float("nan"),) * 3
-    return probe.ratio_interval(
-        table[label].to_numpy(), table.sum(axis=1).to_numpy(), factors(table)
-    )
+    return ratio_interval(table[label].to_numpy(), table.sum(axis=1).to_numpy(), factors(table))
 
 
 def halves(table: pd.DataFrame) -> list[pd.DataFrame]:
@@ -206,7 +206,7 @@ def halves(table: pd.DataFrame) -> list[pd.DataFrame]:
 def lost_parts(effects: pd.DataFrame, side: str) -> pd.DataFrame:
     """How much score is lost when a part of a side is replaced, mean over sentences, and p of no loss."""
     by_part = by_sentence(effects[effects["side"] == side], ["part"], "score")
-    p = probe.bootstrap_t(by_part.to_numpy(), factors(by_part)).p
+    p = bootstrap_t(by_part.to_numpy(), factors(by_part)).p
     return pd.DataFrame({"lost": by_part.mean(), "p": p})
 
 

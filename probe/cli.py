@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, fields
 from io import TextIOWrapper
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Final, Literal, cast
+from typing import TYPE_CHECKING, Annotated, Final, Literal
 
 import typer
 from typer import Argument, Option
@@ -23,6 +23,7 @@ from typer.exceptions import TyperException
 import probe
 from probe.errors import InputError, ProbeError
 from probe.pages.terminal import (
+    about_time,
     likely,
     print_certificate,
     print_evaluation,
@@ -39,8 +40,6 @@ from probe.stats.limits import FEWEST_WORDS
 
 if TYPE_CHECKING:
     from probe.model.model import Model
-    from probe.studies.plan import StudyPlan
-    from probe.studies.study import GatePreview
     from probe.text.sentences import Corpus
     from probe.walks.questions import Question
     from probe.walks.walk import Walk
@@ -183,10 +182,30 @@ def report(
 
     experiments = choose(only, without or ())
     corpus = None if sentences is None else as_corpus(sentences, words, utf16=utf16)
+    with progress_bar() as progress:
+        from probe.pages.sections import titles_of
+        from probe.pages.write import write
+        from probe.studies.study import plan_study, preview_gates, studies, study_inputs
 
-    def command(words: Sequence[str]) -> str:
-        return _command(
+        inputs = study_inputs(
+            _load(model, device, dtype),
             words,
+            corpus,
+            seed=seed,
+            permutations=permutations,
+            controls=controls,
+            experiments=experiments,
+        )
+        plan = plan_study(inputs)
+        if corpus is not None:
+            _say_cautions(corpus, inputs.model, keeps_columns=len(plan.words) >= FEWEST_WORDS)
+        if dry_run:
+            typer.echo("\n".join(sentences_suffice(plan)))
+            progress("certificate", 0.01)
+            typer.echo("\n".join(map(likely, preview_gates(inputs))))
+            return
+        command = _command(
+            plan.words,
             model,
             sentences,
             utf16=utf16,
@@ -197,49 +216,14 @@ def report(
             seed=seed,
             **_compute_options(device, dtype),
         )
-
-    def planned(plan: "StudyPlan") -> None:
-        if corpus is not None:
-            _say_cautions(corpus, loaded, keeps_columns=len(plan.words) >= FEWEST_WORDS)
-        if dry_run:
-            typer.echo("\n".join(sentences_suffice(plan)))
-        else:
-            _say_what_is_replaced(out, REPORT, command(plan.words))
-
-    def gates_measured(gates: "list[GatePreview]") -> None:
-        typer.echo("\n".join(likely(pair) for pair in gates))
-        raise typer.Exit
-
-    with progress_bar() as progress:
-        from probe.pages.sections import titles_of
-        from probe.pages.write import write
-        from probe.studies.study import Study, study
-
-        def write_page(result: Study) -> Path:
+        _say_what_is_replaced(out, REPORT, command)
+        for result in studies(inputs, progress, out=out, answer_first=True):
             if not result.unfinished:
                 progress("writing", 0.98)
-            page = write(result, out, command=command(cast("list[str]", result.options["words"])))
+            page = write(result, out, command=command)
             if result.unfinished:
                 to_come = "; ".join(titles_of(result.unfinished))
                 typer.echo(f"The answer is in {page}. Still to come: {to_come}.", err=True)
-            return page
-
-        loaded = _load(model, device, dtype)
-        result = study(
-            loaded,
-            words,
-            sentences=corpus,
-            seed=seed,
-            permutations=permutations,
-            controls=controls,
-            experiments=experiments,
-            progress=progress,
-            planned=planned,
-            gates_measured=gates_measured if dry_run else None,
-            answered=write_page,
-            out=out,
-        )
-        page = write_page(result)
     typer.echo(page)
 
 
@@ -518,6 +502,7 @@ def evaluate(
     corpus = as_corpus(sentences, words, utf16=utf16)
     with progress_bar() as progress:
         loaded = _load(model, device, dtype)
+        _say_cautions(corpus, loaded)
         result = evaluate(
             loaded,
             sentences=corpus,
@@ -526,7 +511,6 @@ def evaluate(
             top=top,
             seed=seed,
             progress=progress,
-            planned=lambda: _say_cautions(corpus, loaded),
         )
     if out is not None:
         from probe.pages.write import write
@@ -685,6 +669,13 @@ def cues(
             help="Two texts with the word, one for each meaning, instead of sentences.",
         ),
     ] = None,
+    names: Annotated[
+        tuple[str, str] | None,
+        Option(
+            metavar="NAME NAME",
+            help="Names of the meanings of the two texts. By default the page quotes the texts.",
+        ),
+    ] = None,
     model: ModelOption = DEFAULT_MODEL,
     cues: Annotated[
         Path | None,
@@ -707,19 +698,25 @@ def cues(
     check_folder(out, CUES)
     with progress_bar() as progress:
         from probe.pages.write import write
-        from probe.studies.cues import cues as scan
+        from probe.stats.numbers import counted
+        from probe.studies.cues import expected_seconds, scan_cues, scan_inputs
         from probe.text.sentences import as_corpus
 
-        result = scan(
+        inputs = scan_inputs(
             _load(model, device, dtype),
             word,
             sentences=None if sentences is None else as_corpus(sentences, word, utf16=utf16),
             texts=None if texts is None else [_typed(text) for text in texts],
+            names=None if names is None else [_typed(name) for name in names],
             cues=cues,
             frames=frames,
             seed=seed,
             progress=progress,
         )
+        tried = counted(len(inputs.slots.cues), "word")
+        time = about_time(expected_seconds(inputs))
+        typer.echo(f"probe: {tried} to try as the cue, {time}.", err=True)
+        result = scan_cues(inputs, progress)
         progress("writing", 0.98)
         options = {
             "model": Path(model).name,
@@ -730,9 +727,10 @@ def cues(
             "seed": seed or None,
         }
         command = command_line("cues", word, **options, **_compute_options(device, dtype))
-        # --texts takes two values, which `command_line` cannot write.
-        if texts is not None:
-            command += shlex.join(["", "--texts", *texts]).removeprefix("''")
+        # These options take two values, which `command_line` cannot write.
+        for option, values in (("--texts", texts), ("--names", names)):
+            if values is not None:
+                command += shlex.join(["", option, *values]).removeprefix("''")
         _say_what_is_replaced(out, CUES, command)
         page = write(result, out, command=command)
     for line in terminal_lines(result):

@@ -6,10 +6,12 @@ import torch
 from families import RECURRENT, SINGLE, each_family
 from handmade import tokens_of
 
-import probe
 from probe.model import attention as formulas
 from probe.model import blocks
 from probe.model import hooks as hooked
+from probe.model.load import read_weights
+from probe.model.trace import target_states
+from probe.model.variants import TargetText
 
 BOUND = {torch.float32: 1e-5, torch.float64: 1e-10}
 # If a family's code rounds to float32 in between, no two orders of sums agree better.
@@ -38,7 +40,7 @@ def random_rows(model, seed=0):
         torch.randint(5, model.config.d_vocab, (size,), generator=generator).tolist()
         for size in sizes
     ]
-    return [probe.TargetText(tuple(row), target) for row, target in zip(ids, TARGETS, strict=True)]
+    return [TargetText(tuple(row), target) for row, target in zip(ids, TARGETS, strict=True)]
 
 
 def random_z(model, depth, seed=1):
@@ -54,9 +56,9 @@ def every_direction(model):
 
 def target_z(model, texts):
     """z of every head at the word of each text, from hooks. `-> row layer head d_head`"""
-    at = [text.at if isinstance(text, probe.TargetText) else len(text) - 1 for text in texts]
-    ids = [text.ids if isinstance(text, probe.TargetText) else text for text in texts]
-    return probe.target_states(model, [tokens_of(row) for row in ids], at).z
+    at = [text.at if isinstance(text, TargetText) else len(text) - 1 for text in texts]
+    ids = [text.ids if isinstance(text, TargetText) else text for text in texts]
+    return target_states(model, [tokens_of(row) for row in ids], at).z
 
 
 def drawn_pair(model, layout=LAYOUTS[0], seed=0):
@@ -65,7 +67,7 @@ def drawn_pair(model, layout=LAYOUTS[0], seed=0):
     generator = torch.Generator().manual_seed(seed)
     a = torch.randint(5, model.config.d_vocab - 1, (length,), generator=generator).tolist()
     b = [*a[:cue], a[cue] + 1, *a[cue + 1 :]]
-    return probe.TargetText(tuple(a), at), probe.TargetText(tuple(b), at)
+    return TargetText(tuple(a), at), TargetText(tuple(b), at)
 
 
 def every_edge_between(model):
@@ -172,7 +174,7 @@ class Plain:
     single edges."""
 
     def __init__(self, model, pair, at):
-        self.model, self.weights, self.at = model, probe.read_weights(model), at
+        self.model, self.weights, self.at = model, read_weights(model), at
         self.ids, self.layers = [text.ids for text in pair], range(model.config.n_layers)
         self.reads = (
             "resid_pre" if model.config.family.parallel_attn_mlp else "resid_mid"

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 import altair as alt
 import pandas as pd
 
-from probe.charts.palette import INK, LINE, SENSES, finish, head_names, tips
+from probe.charts.palette import INK, MUTED, SENSES, finish, head_names, tips
 from probe.stats.numbers import counted, percent
 
 HEIGHT = 380  # pixels
@@ -19,6 +19,7 @@ NAME_HEIGHT = 13
 NAMED = 64  # extreme cues that a place is looked for
 DOT = 7  # area of a cue, in square pixels
 FOUND = 70  # of one that is searched for
+SHOWN = 12  # letters of the name of a sense below the picture
 DECIMALS = 4  # of the numbers in the page
 FEWEST_LETTERS = 2  # of a search
 MARGIN = 0.04  # of the range of an axis
@@ -56,6 +57,8 @@ def cue_scatter(
     *,
     hues: Sequence[str] = SENSES[:2],
     names: int = NAMED,
+    without_cue: float | None = None,
+    not_found: str = "not among the cues",
 ) -> alt.LayerChart:
     """Every cue: where it moves the word, in percent of the gap, against the attention of a head.
 
@@ -63,12 +66,20 @@ def cue_scatter(
     senses: the two, the first is on the right.
     hues: their colours.
     names: the number of extreme cues whose names are written where there is space.
+    without_cue: the coordinate of the word without a cue. The picture then has effects: how far a
+        cue moves the word from there, which is at 0. By default it has coordinates, and the mean
+        of all cues is marked.
+    not_found: said of a word that the search does not find.
     """
     rows = dots(cues)
     heads = list(dict.fromkeys(head_names(cues)))
-    mean = float(rows["coordinate"].mean())
-    rows["side"] = [senses[0] if x > mean else senses[1] for x in rows["coordinate"]]
-    across = _range(rows["coordinate"])
+    rows["coordinate"] -= without_cue or 0.0
+    middle_at = float(rows["coordinate"].mean()) if without_cue is None else 0.0
+    middle_name = "mean of all cues" if without_cue is None else "without a cue"
+    of_value = "position" if without_cue is None else "effect"
+    rows["side"] = [senses[0] if x > middle_at else senses[1] for x in rows["coordinate"]]
+    across = _range(pd.concat([rows["coordinate"], pd.Series([middle_at])]))
+    first, second = (sense if len(sense) <= SHOWN else f"{sense[: SHOWN - 1]}…" for sense in senses)
     up = (0.0, float(rows[heads].to_numpy().max()) * (1 + MARGIN))
     selection = alt.param(
         name="head",
@@ -80,7 +91,7 @@ def cue_scatter(
     )
     x = alt.X(
         "coordinate:Q",
-        title=f"← {senses[1]} · % of the gap · {senses[0]} →",
+        title=f"← {second} · {of_value}, % of the gap · {first} →",
         axis=alt.Axis(format=".0%", tickCount=5, grid=False),
         scale=alt.Scale(domain=across, nice=False),
     )
@@ -94,7 +105,7 @@ def cue_scatter(
     colour = alt.Color("side:N", scale=looks, legend=None)
     tooltip = tips(
         "cue:N",
-        "coordinate:Q | sense coordinate | .0%",
+        f"coordinate:Q | {of_value} | .0%",
         "coordinate_sd:Q | SD over frames | .1%",
         "attention:Q | attention to it | .1%",
         "seen:N | in the fitted sentences",
@@ -128,17 +139,34 @@ def cue_scatter(
         .encode(x=x, y=y, text=alt.Text("cue:N"), color=alt.value(INK))
         .transform_filter("length(search) < 2")
     )
-    middle = alt.Chart(pd.DataFrame({"at": [mean]})).mark_rule(color=LINE).encode(x=alt.X("at:Q"))
+    at_middle = alt.Chart(pd.DataFrame({"at": [middle_at], "name": [middle_name]})).encode(
+        x=alt.X("at:Q")
+    )
+    middle = at_middle.mark_rule(color=MUTED, strokeDash=[4, 3])
+    middle_label = at_middle.mark_text(baseline="bottom", fontSize=11, color=MUTED).encode(
+        text=alt.Text("name:N"), y=alt.value(-3)
+    )
+    # Written where the search finds none of the cues.
+    nothing_found = (
+        alt.Chart(inline)
+        .transform_calculate(is_found=f"({is_found}) ? 1 : 0")
+        .transform_aggregate(found="max(is_found)")
+        .transform_filter(f"length(search) >= {FEWEST_LETTERS} && datum.found == 0")
+        .transform_calculate(message=f"'“' + trim(search) + '” is {not_found}'")
+        .mark_text(align="left", baseline="top", fontSize=13, fontWeight="bold", color=INK)
+        .encode(text=alt.Text("message:N"), x=alt.value(4), y=alt.value(20))
+    )
     ends = rows[~rows["seen"]].sort_values("coordinate")
     description = (
         f"Every word as the cue: {counted(len(rows), 'word')} on a line from {senses[1]} to "
         f"{senses[0]}, up the attention that {heads[0]} pays to them. Furthest toward "
         f"{senses[0]}: {', '.join(ends['cue'].tail(5)[::-1])}; toward {senses[1]}: "
-        f"{', '.join(ends['cue'].head(5))}. The mean over all words is {percent(mean)}."
+        f"{', '.join(ends['cue'].head(5))}. The upright line, {middle_name}, is at "
+        f"{percent(middle_at)}."
     )
-    picture = alt.layer(middle, all_dots, fitted_dots, labels, rings, found_names).add_params(
-        selection, search
-    )
+    picture = alt.layer(
+        *(middle, middle_label, all_dots, fitted_dots, labels, rings, found_names, nothing_found)
+    ).add_params(selection, search)
     return finish(picture, description, height=HEIGHT)
 
 

@@ -298,7 +298,8 @@ def read_weights(model: ModelSource | Weights) -> Weights:
     several stacks.
 
     Example:
-        >>> probe.read_weights("tiny-senses").blocks[0].w_q.shape  # head d_model d_head
+        >>> from probe.model.load import read_weights
+        >>> read_weights("tiny-senses").blocks[0].w_q.shape  # head d_model d_head
         torch.Size([4, 128, 32])
     """
     if isinstance(model, Weights):

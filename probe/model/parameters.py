@@ -133,9 +133,10 @@ def count_parameters(model: "ModelSource") -> Count:
     `count_tensors`.
 
     Example:
-        >>> probe.count_parameters("gpt3").total  # weight matrices only
+        >>> from probe.model.parameters import count_parameters
+        >>> count_parameters("gpt3").total  # weight matrices only
         175181291520
-        >>> probe.count_parameters("tiny-senses").per_head  # query, key, value down, value up
+        >>> count_parameters("tiny-senses").per_head  # query, key, value down, value up
         16384
     """
     if isinstance(model, str) and model in PUBLISHED:

@@ -154,11 +154,12 @@ def target_states(
     outside a text, and UnsupportedModel for an encoder-decoder.
 
     Example:
+        >>> from probe.model.trace import target_states
         >>> model = probe.load("tiny-senses")
         >>> texts = ["the old tree by the bank", "a loan from the bank"]
         >>> sentences = [probe.tokenize(model, text) for text in texts]
         >>> targets = [tokens.positions_of("bank")[-1] for tokens in sentences]
-        >>> probe.target_states(model, sentences, targets).resid.shape  # sentence depth d_model
+        >>> target_states(model, sentences, targets).resid.shape  # sentence depth d_model
         torch.Size([2, 5, 128])
     """
     model = load(model)

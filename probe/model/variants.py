@@ -37,8 +37,9 @@ class TargetText(NamedTuple):
     """The token ids of a text, and the position at which its word is read.
 
     Example:
+        >>> from probe.model.variants import TargetText
         >>> tokens = probe.tokenize("tiny-senses", "The bank of the river")
-        >>> probe.TargetText(tokens.ids, tokens.positions_of("bank")[-1]).at
+        >>> TargetText(tokens.ids, tokens.positions_of("bank")[-1]).at
         2
     """
 

@@ -18,7 +18,7 @@ from probe.pages.html import worst_first
 from probe.results import frames as tables
 from probe.results.columns import TABLES, dictionary
 from probe.stats.numbers import decimal, interval, listed, measured
-from probe.studies.cues import SAMPLE, Cues
+from probe.studies.cues import SAMPLE, VOCABULARY, Cues
 from probe.tidy import rounded
 
 CERTIFICATE = "cues_certificate"
@@ -68,6 +68,9 @@ def render(cues: Cues, manifest: Mapping[str, Any]) -> str:
         HEADLINE_WORDS=HEADLINE_WORDS,
         held_out=held_out_sentences(summary),
         sample=SAMPLE,
+        not_found=(
+            "not in the vocabulary" if cues.options["cues"] == VOCABULARY else "not among the cues"
+        ),
         certificate=worst_first(frames[CERTIFICATE]),
         manifest=manifest,
         dictionary=frames["cues_columns"].to_dict("records"),
@@ -121,7 +124,11 @@ def notebook_html(cues: Cues) -> str:
     summary = cues.summary
     senses = list(cues.senses)
     has_heads = bool(cues.cues["head"].notna().any())
-    picture = Markup(image(charts.cue_scatter(cues.cues, senses))) if has_heads else ""
+    picture = ""
+    if has_heads:
+        picture = Markup(
+            image(charts.cue_scatter(cues.cues, senses, without_cue=summary["without_cue"]))
+        )
     return (
         html.environment("notebook")
         .get_template("cue_scan.html.j2")

@@ -35,8 +35,10 @@ REPORT = "ambiguity.html"
 WALK = "walk.html"
 SURVEY = "survey.html"
 CUES = "cues.html"
+HEADS = "heads.html"
+HEADS_TABLE = "heads"
 EVALUATION = "evaluation_words.csv"
-PAGES = (REPORT, WALK, SURVEY, CUES)
+PAGES = (REPORT, WALK, SURVEY, CUES, HEADS)
 MANIFEST = "manifest.json"
 # Results that may share a folder: the page of a survey shows the evaluation next to it.
 TOGETHER = {SURVEY, EVALUATION}

@@ -16,6 +16,8 @@ from probe.pages.cues import CERTIFICATE as CUES_CERTIFICATE
 from probe.pages.folder import (
     CUES,
     EVALUATION,
+    HEADS,
+    HEADS_TABLE,
     MANIFEST,
     REPORT,
     SURVEY,
@@ -33,8 +35,11 @@ if TYPE_CHECKING:
     from probe import Walk
 
 
-def read(folder: str | os.PathLike[str]) -> "Study | Survey | Cues | Walk | Evaluation":
-    """The study, survey, cue scan, walk or evaluation that `probe.write` wrote into a folder.
+def read(
+    folder: str | os.PathLike[str],
+) -> "Study | Survey | Cues | Walk | Evaluation | pd.DataFrame":
+    """The study, survey, cue scan, walk, evaluation or frame of heads that `probe.write` wrote into
+    a folder.
 
     `probe.write` of what is returned writes the same page and tables again, byte for byte. The
     records of a survey's words are read when they are asked for, and must still be in the folder.
@@ -57,6 +62,8 @@ def read(folder: str | os.PathLike[str]) -> "Study | Survey | Cues | Walk | Eval
         return _cues(path, manifest)
     if EVALUATION in files:
         return _evaluation(path, manifest)
+    if HEADS in files:
+        return _frames(path, [HEADS_TABLE])[HEADS_TABLE]
     for record, reader in readers.items():
         if record in files:
             frames = _frames(path, manifest["frames"])

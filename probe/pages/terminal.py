@@ -485,8 +485,13 @@ def time_left(elapsed: float, share: float) -> str:
     of it is done."""
     if not FIRST_ESTIMATE <= share < 1:
         return ""
-    minutes = round(elapsed * (1 - share) / share / MINUTE)
-    return f", about {minutes} min left" if minutes else ", less than a minute left"
+    return f", {about_time(elapsed * (1 - share) / share)} left"
+
+
+def about_time(seconds: float) -> str:
+    """A time in whole minutes."""
+    minutes = round(seconds / MINUTE)
+    return f"about {minutes} min" if minutes else "less than a minute"
 
 
 def _line_a_minute(begun: Callable[[], None]) -> Callable[[str, float], None]:

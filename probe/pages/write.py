@@ -13,11 +13,14 @@ from probe.charts import palette
 from probe.charts.ablation import accuracy_without
 from probe.experiments.store import write_tree
 from probe.pages import cues as cues_page
+from probe.pages import frame as frame_page
 from probe.pages import report as report_page
 from probe.pages import survey as survey_page
 from probe.pages.folder import (
     CUES,
     EVALUATION,
+    HEADS,
+    HEADS_TABLE,
     REPORT,
     SURVEY,
     check_folder,
@@ -25,7 +28,7 @@ from probe.pages.folder import (
     write_folder,
 )
 from probe.pages.verdicts import with_reasons
-from probe.provenance import write_atomically
+from probe.provenance import versions, write_atomically
 from probe.results.columns import dictionary
 from probe.studies.across import WORDS, word_heads
 from probe.studies.cues import Cues
@@ -40,13 +43,13 @@ PAGES = "pages"  # the folder of the pages of single words, next to the page of 
 
 @singledispatch
 def write(result: Any, out: str | os.PathLike[str], *, command: str = "") -> Path:
-    """Write a study, a walk, a survey, a cue scan or an evaluation into the folder `out`: its page,
-    its tables and the manifest.
+    """Write a study, a walk, a survey, a cue scan, an evaluation, or the frame of `probe.patch` or
+    `probe.delta_e` into the folder `out`: its page, its tables and the manifest.
 
     Returns the path of the page; of an evaluation, which has none, that of the folder. `command` is
     named as what made it. The same result gives the same bytes; times of day live only in the
-    manifest. Raises InputError when the folder cannot be written, TypeError for any other kind of
-    result.
+    manifest. Raises InputError when the folder cannot be written and for a frame without a number
+    for each head, TypeError for any other kind of result.
 
     Example:
         >>> walk = probe.walk("tiny-senses", "The old tree by the bank", at="bank")
@@ -59,8 +62,8 @@ def write(result: Any, out: str | os.PathLike[str], *, command: str = "") -> Pat
     if writer is not write.dispatch(object):
         return writer(result, out, command=command)
     raise TypeError(
-        f"Cannot write a {type(result).__name__}: expected what probe.study, walk, survey, cues or "
-        "evaluate returns. Give one of these."
+        f"Cannot write a {type(result).__name__}: expected what probe.study, walk, survey, cues, "
+        "evaluate, patch or delta_e returns. Give one of these."
     )
 
 
@@ -98,6 +101,17 @@ def write_cues(cues: Cues, out: str | os.PathLike[str], *, command: str = "") ->
     frames = cues_page.tables_of(cues)
     large = {"cues": cues.cues}
     return write_folder(out, {CUES: page}, frames=frames, manifest=manifest, large=large) / CUES
+
+
+@write.register
+def write_frame(frame: pd.DataFrame, out: str | os.PathLike[str], *, command: str = "") -> Path:
+    """The page and the rows of a frame of heads, as `write` has them."""
+    check_folder(out, HEADS, tables=[HEADS_TABLE])
+    about = {name: frame.attrs.get(name, "") for name in ("model", "measured")}
+    manifest = about | {"command": command, "versions": versions()}
+    page = frame_page.render(frame, manifest)
+    tables = {HEADS_TABLE: frame}
+    return write_folder(out, {HEADS: page}, frames=tables, manifest=manifest) / HEADS
 
 
 @write.register

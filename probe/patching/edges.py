@@ -197,11 +197,12 @@ def edges(
     Raises InputError in the cases of `trace_positions`, and UnsupportedModel for a hybrid.
 
     Example:
+        >>> from probe.model.trace import target_states
         >>> model = probe.load("tiny-senses")
         >>> texts = [probe.tokenize(model, f"The {cue} bank") for cue in ("river", "money")]
         >>> rows = [tokens.ids for tokens in texts]
         >>> last = [len(row) - 1 for row in rows]
-        >>> states = probe.target_states(model, texts, last)
+        >>> states = target_states(model, texts, last)
         >>> direction = (states.resid[0, -1] - states.resid[1, -1])[None]
         >>> found = probe.edges(model, rows[:1], rows[1:], direction, depth=4)
         >>> found.direct.shape == (1, 2, len(found.edges), 1)  # pair recipient edge direction

@@ -68,7 +68,7 @@ def swap_heads(
 
     `row layer head direction`
 
-    texts: the token ids of each text up to and including the word, or `probe.TargetText(ids, at)`;
+    texts: the token ids of each text up to and including the word, or `TargetText(ids, at)`;
         a model that reads both ways needs the latter
     donor_z: `row layer head d_head`; the number of layers is the number of blocks before the
         read-out
@@ -80,14 +80,16 @@ def swap_heads(
     Raises InputError for donors with more layers than the model has.
 
     Example:
+        >>> from probe.patching.heads import swap_heads
+        >>> from probe.model.trace import target_states
         >>> model = probe.load("tiny-senses")
         >>> texts = [probe.tokenize(model, f"The {cue} bank") for cue in ("river", "money")]
         >>> rows = [tokens.ids for tokens in texts]
         >>> last = [len(row) - 1 for row in rows]
-        >>> states = probe.target_states(model, texts, last)
+        >>> states = target_states(model, texts, last)
         >>> direction = (states.resid[0, -1] - states.resid[1, -1])[None]
         >>> donor_z = states.z.flip(0)  # each sentence gets the other's
-        >>> probe.swap_heads(model, rows, donor_z, direction).shape  # row layer head direction
+        >>> swap_heads(model, rows, donor_z, direction).shape  # row layer head direction
         torch.Size([2, 4, 4, 1])
     """
     weights = read_weights(model)
@@ -111,13 +113,15 @@ def swap_pairs(
     partner with z of the text. The donors come from the unchanged runs that the swaps need anyway.
 
     Example:
+        >>> from probe.patching.heads import swap_pairs
+        >>> from probe.model.trace import target_states
         >>> model = probe.load("tiny-senses")
         >>> texts = [probe.tokenize(model, f"The {cue} bank") for cue in ("river", "money")]
         >>> rows = [tokens.ids for tokens in texts]
         >>> last = [len(row) - 1 for row in rows]
-        >>> states = probe.target_states(model, texts, last)
+        >>> states = target_states(model, texts, last)
         >>> direction = (states.resid[0, -1] - states.resid[1, -1])[None]
-        >>> moved = probe.swap_pairs(model, rows[:1], rows[1:], direction, depth=4)
+        >>> moved = swap_pairs(model, rows[:1], rows[1:], direction, depth=4)
         >>> moved.shape  # pair recipient layer head direction
         torch.Size([1, 2, 4, 4, 1])
     """
@@ -170,15 +174,17 @@ def swap_sets(
     `row stage direction d_model`, the result is `row set stage direction`.
 
     Example:
+        >>> from probe.patching.heads import swap_sets
+        >>> from probe.model.trace import target_states
         >>> import torch
         >>> model = probe.load("tiny-senses")
         >>> texts = [probe.tokenize(model, f"The {cue} bank") for cue in ("river", "money")]
         >>> rows = [tokens.ids for tokens in texts]
         >>> last = [len(row) - 1 for row in rows]
-        >>> states = probe.target_states(model, texts, last)
+        >>> states = target_states(model, texts, last)
         >>> direction = (states.resid[0, -1] - states.resid[1, -1])[None]
         >>> no_head = torch.zeros(1, 4, 4, dtype=torch.bool)  # set layer head
-        >>> moved = probe.swap_sets(model, rows, states.z.flip(0), no_head, direction)
+        >>> moved = swap_sets(model, rows, states.z.flip(0), no_head, direction)
         >>> moved.shape  # row set direction
         torch.Size([2, 1, 1])
     """

@@ -74,7 +74,7 @@ def _read_at_its_end(weights: Weights, row: Any, doing: str) -> TargetText:
         raise InputError(
             f"{doing}: got {len(ids)} tokens without the position of the word, and this model "
             "reads both ways, so that a text does not end with it. Give "
-            "probe.TargetText(tokens.ids, tokens.positions_of(word)[-1])."
+            "TargetText(tokens.ids, tokens.positions_of(word)[-1]) of probe.model.variants."
         )
     return TargetText(tuple(ids), len(ids) - 1)
 

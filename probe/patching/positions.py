@@ -117,13 +117,15 @@ def trace_positions(
     not have.
 
     Example:
+        >>> from probe.model.trace import target_states
+        >>> from probe.patching.positions import trace_positions
         >>> model = probe.load("tiny-senses")
         >>> texts = [probe.tokenize(model, f"The {cue} bank") for cue in ("river", "money")]
         >>> rows = [tokens.ids for tokens in texts]
         >>> last = [len(row) - 1 for row in rows]
-        >>> states = probe.target_states(model, texts, last)
+        >>> states = target_states(model, texts, last)
         >>> direction = (states.resid[0, -1] - states.resid[1, -1])[None]
-        >>> traced = probe.trace_positions(model, rows[:1], rows[1:], direction, depth=4)
+        >>> traced = trace_positions(model, rows[:1], rows[1:], direction, depth=4)
         >>> traced.positions  # the cue is one token before the word
         (-1, 0)
         >>> traced.heads.shape  # pair recipient layer head position direction

@@ -258,10 +258,11 @@ def ratio_interval(
     Source: Cameron, Gelbach & Miller 2011.
 
     Example:
+        >>> from probe.stats.resampling import ratio_interval
         >>> import numpy as np
         >>> cue_words = ["mud", "boat", "lake", "mud", "boat", "lake"]
         >>> part, whole = np.array([1.0, 2, 1, 1, 2, 2]), np.full(6, 3.0)
-        >>> ratio, low, high = probe.ratio_interval(part, whole, [cue_words])
+        >>> ratio, low, high = ratio_interval(part, whole, [cue_words])
         >>> bool(low < ratio == 0.5 < high)
         True
     """
@@ -612,10 +613,11 @@ def sign_flip_test(
     own direction, where every part that writes anything is above 0.
 
     Example:
+        >>> from probe.stats.resampling import sign_flip_test
         >>> import numpy as np
         >>> effects = np.array([[1, 0.1], [0.9, -0.2], [1.1, 0], [1.2, 0.1], [0.8, -0.1], [1, 0]])
         >>> cue_words = ["mud", "boat", "lake", "loan", "cash", "debt"]
-        >>> test = probe.sign_flip_test(effects, cue_words, seed=0)
+        >>> test = sign_flip_test(effects, cue_words, seed=0)
         >>> test.p[0] < 0.05 < test.p[1]  # the first column is above 0 in every pair
         np.True_
     """
@@ -695,10 +697,11 @@ def bootstrap_t(
     Source: Hall 1992 (bootstrap-t); Owen 2007 (crossed factors); Romano & Wolf 2005 (families).
 
     Example:
+        >>> from probe.stats.resampling import bootstrap_t
         >>> import numpy as np
         >>> losses = np.array([[1, 0.1], [0.9, -0.2], [1.1, 0], [1.2, 0.1], [0.8, -0.1], [1, 0]])
         >>> cue_words = ["mud", "boat", "lake", "loan", "cash", "debt"]
-        >>> test = probe.bootstrap_t(losses, [cue_words])
+        >>> test = bootstrap_t(losses, [cue_words])
         >>> test.p[0] < 0.05 < test.p[1]
         np.True_
     """

@@ -9,9 +9,11 @@ texts, and every cue is read in every frame (`probe.experiments.cues`).
     auroc   of held-out cue words, each read along an axis that was fitted without it
 """
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
+from time import monotonic
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -52,6 +54,7 @@ from probe.model.load import ModelSource, load
 from probe.model.model import Model
 from probe.model.tokens import Tokens, ids_after, tokenize
 from probe.model.trace import target_states
+from probe.model.variants import TargetText
 from probe.model.weights import Weights, weights_of
 from probe.patching.heads import swap_heads
 from probe.patching.sets import HeadIndex
@@ -66,7 +69,7 @@ from probe.stats.limits import SMALLEST
 from probe.stats.resampling import Array
 from probe.text import lexicon
 from probe.text.sentences import as_corpus
-from probe.text.slots import stem_of, words_of
+from probe.text.slots import stem_of
 from probe.text.splits import CrossFit, restrict
 from probe.tidy import rounded
 
@@ -79,7 +82,10 @@ TABLE_ROWS = 2**13  # token embeddings that are converted to float64 at once
 LEAST_VARIANCE = 1e-6  # of the largest: directions of the embeddings that vary less are left out
 ROUNDING = 1e-5  # of the length of a vector: two that differ by less are the same
 HEADS_SHOWN = 3  # names in the repr of a scan
+TIMED_TEXTS = 64  # texts, and texts with swaps, from whose time the time of a scan is expected
+TIMED_SWAPS = 8
 TWO_TEXTS = "two texts"
+VOCABULARY = "every word of the vocabulary"
 GIVE_TEXTS = (
     "give two texts with the word (texts=, on the command line --texts) or sentences (sentences=, "
     "--sentences)"
@@ -142,6 +148,7 @@ def cues(
     *,
     sentences: Any = None,
     texts: Sequence[str] | None = None,
+    names: Sequence[str] | None = None,
     cues: Sequence[str] | str | Path | None = None,
     frames: Sequence[str] | str | Path | None = None,
     seed: int = 0,
@@ -154,6 +161,7 @@ def cues(
         sentences that ship. Of several senses, the two that are furthest apart are compared
     texts: two texts with the word, one for each meaning; the axis then runs through their two
         vectors of the word
+    names: of the two meanings of the texts; by default the texts themselves, in quotation marks
     cues: words to try, or a file with one in each line. By default every word that is one token of
         the model, except tokens that the model expects to continue as a longer word
     frames: short texts with the word and one slot `_` for the cue, or a file with one in each line.
@@ -161,6 +169,8 @@ def cues(
         ways two with the cue after it
     seed: of the sample of cues and of every random draw
     progress: called with a stage's name and the share of the work that is done
+
+    The coordinate of the word without a cue, in the same texts, is `summary["without_cue"]`.
 
     The four heads with the largest share of the variance over cues are read for every cue. Words
     that occur in the fitted sentences, in any form, are marked `seen`.
@@ -180,12 +190,69 @@ def cues(
         >>> scan.heads.columns[:3].tolist()
         ['layer', 'head', 'share']
     """
+    inputs = scan_inputs(
+        model,
+        word,
+        sentences=sentences,
+        texts=texts,
+        names=names,
+        cues=cues,
+        frames=frames,
+        seed=seed,
+        progress=progress,
+    )
+    return scan_cues(inputs, progress)
+
+
+@dataclass(frozen=True, eq=False)
+class ScanInputs:
+    """What a scan reads and measures, after all checks and before the work.
+
+    fitted: the axis of sentences; None for two texts, of which the cues choose the layer
+    names: of the two texts
+    vocabulary: whether the cues are every word of the vocabulary
+    """
+
+    model: Model
+    word: str
+    slots: Slots
+    fitted: "Fitted | None"
+    texts: Sequence[str] | None
+    names: Sequence[str] | None
+    vocabulary: bool
+    seed: int
+
+    def fit(self, slots: Slots) -> "Fitted":
+        """The axis; that of two texts at the layer that these cues choose."""
+        if self.texts is None:
+            assert self.fitted is not None
+            return self.fitted
+        return fit_texts(self.model, self.word, self.texts, slots, seed=self.seed, names=self.names)
+
+
+def scan_inputs(
+    model: ModelSource,
+    word: str,
+    *,
+    sentences: Any = None,
+    texts: Sequence[str] | None = None,
+    names: Sequence[str] | None = None,
+    cues: Sequence[str] | str | Path | None = None,
+    frames: Sequence[str] | str | Path | None = None,
+    seed: int = 0,
+    progress: Progress | None = None,
+) -> ScanInputs:
+    """What a scan reads. The arguments and the errors are those of `cues`."""
     require_at_least(0, seed, "seed", doing=DOING, usual=0)
     if sentences is not None and texts is not None:
         raise InputError(f"{DOING}: got both sentences and texts. Give one of the two.")
+    if names is not None and texts is None:
+        raise InputError(
+            f"{DOING}: got names and no texts. Give the two texts that they name (texts=, on the "
+            "command line --texts)."
+        )
     model = load(model)
     require_single(model.config.architecture, "a cue scan")
-    report = progress or silent
     slots = ask(
         model,
         word,
@@ -193,29 +260,79 @@ def cues(
         frames=None if frames is None else _lines(frames),
     )
     # Sentences and texts that cannot be used are refused first, within seconds.
-    report("axis", 0.01)
+    (progress or silent)("axis", 0.01)
+    fitted = None
     if texts is None:
         fitted = _fit_sentences(model, word, sentences, slots, seed=seed)
     else:
         _read_texts(model, word, texts)
-    # Then the certificate: a scan takes minutes, and its numbers would be refused at the end.
+        _names_of(texts, names)
+    return ScanInputs(model, word, slots, fitted, texts, names, cues is None, seed)
+
+
+def expected_seconds(inputs: ScanInputs) -> float:
+    """About how many seconds a scan takes, from the time of a few of its texts and swaps."""
+    model, slots = inputs.model, inputs.slots
+    weights = weights_of(model)
+    axes = inputs.fit(slots).axes
+    sample = draw_sample(slots, seed=inputs.seed)
+    texts = sample.rows.texts
+
+    def read(rows: Sequence[TargetText], depth: int) -> object:
+        return replace_tokens(weights, rows, [slots.word], parts=(), depth=depth)
+
+    donor_z = torch.zeros(
+        (TIMED_SWAPS, axes.depth, *weights.shape[1:4:2]),
+        dtype=weights.dtype,
+        device=weights.device,
+    )
+    direction = axes.u[:, -1].to(donor_z)
+
+    def swap(rows: Sequence[TargetText]) -> object:
+        return swap_heads(weights, rows, donor_z[: len(rows)], direction)
+
+    of_text = _seconds_each(texts[:TIMED_TEXTS], partial(read, depth=axes.depth))
+    of_whole_text = _seconds_each(texts[:TIMED_TEXTS], partial(read, depth=len(weights.blocks)))
+    of_swaps = _seconds_each(texts[:TIMED_SWAPS], swap)
+    nouns = _nouns(model, slots.before, inputs.word, slots.word)
+    runs = len(slots.cues) * len(slots.frames) + len(texts) * (1 + len(nouns))
+    whole_runs = len(slots.cues) if inputs.vocabulary else 0
+    return runs * of_text + whole_runs * of_whole_text + len(texts) * of_swaps
+
+
+def _seconds_each(
+    texts: Sequence[TargetText], run: Callable[[Sequence[TargetText]], object]
+) -> float:
+    """The seconds that each text takes; the first run is not timed, because it loads code."""
+    run(texts[:1])
+    started = monotonic()
+    run(texts)
+    return (monotonic() - started) / len(texts)
+
+
+def scan_cues(inputs: ScanInputs, progress: Progress | None = None) -> Cues:
+    """The scan. Raises InputError for too few cues, CrossCheckError if the certificate fails."""
+    model, slots, seed = inputs.model, inputs.slots, inputs.seed
+    report = progress or silent
+    # The certificate comes first: a scan takes minutes, and its numbers would be refused at the
+    # end.
     report("certificate", 0.02)
     certificate = certify(model, [slots.frames[0].filled(slots.words[0])[0]]).require()
     # A user's cues are taken as they are; of the vocabulary only whole words are cues.
-    if cues is None:
+    if inputs.vocabulary:
         slots = without_beginnings(
             model, slots, report=lambda share: report("which tokens are words", 0.04 + 0.2 * share)
         )
-    if texts is not None:
-        report("axis", 0.24)
-        fitted = fit_texts(model, word, texts, slots, seed=seed)
-    by_name = _measure(model, word, slots, fitted, report, seed=seed)
+    report("axis", 0.24)
+    fitted = inputs.fit(slots)
+    by_name = _measure(model, inputs.word, slots, fitted, report, seed=seed)
     options: dict[str, object] = {
-        "word": word,
+        "word": inputs.word,
         "sentences": fitted.source,
-        "texts": None if texts is None else list(texts),
+        "texts": None if inputs.texts is None else list(inputs.texts),
+        "names": None if inputs.names is None else list(inputs.names),
         "frames": [frame.text for frame in slots.frames],
-        "cues": "every word of the vocabulary" if cues is None else content_key(*slots.words),
+        "cues": VOCABULARY if inputs.vocabulary else content_key(*slots.words),
         "left_out": list(slots.not_held),
         "seed": seed,
     }
@@ -263,6 +380,7 @@ def _measure(
         "sense_a": axes.senses[0],
         "sense_b": axes.senses[1],
         "depth": axes.depth,
+        "without_cue": _without_cue(weights, slots.templates, axes),
         "cues": len(slots.cues),
         "beginnings": slots.beginnings,
         "frames": len(slots.frames),
@@ -285,6 +403,12 @@ def _measure(
         "cues_nouns": rounded(at_nouns),
         "cues_summary": rounded(pd.DataFrame([summary])),
     }
+
+
+def _without_cue(weights: Weights, templates: Sequence[Template], axes: ScanAxes) -> float:
+    """The mean coordinate of the word over the frames with an empty slot."""
+    rows = in_every_frame(templates, [()])
+    return float(read_texts(weights, rows, axes, []).coordinate.mean())
 
 
 def top_heads(shares: pd.DataFrame) -> list[HeadIndex]:
@@ -517,16 +641,18 @@ def fit_texts(
     slots: Slots,
     *,
     seed: int,
+    names: Sequence[str] | None = None,
     sample_size: int = DEPTH_SAMPLE,
 ) -> Fitted:
     """The axis through the word in two texts, at the layer where frames agree best about cues.
 
+    names: of the two meanings; by default the texts in quotation marks
     sample_size: how many of the cues are used to choose the layer
     """
+    senses = _names_of(texts, names)
     tokens, positions = _read_texts(model, word, texts)
     # One text per sense: at every depth the axis is the difference of two vectors.
     states = target_states(model, tokens, positions)
-    senses = _labels(texts)
     by_depth: list[Axis] = [
         sense_axes.fit_axis(states.resid[:1, depth], states.resid[1:, depth], senses, depth)
         for depth in range(states.resid.shape[1])
@@ -557,13 +683,16 @@ def _read_texts(model: Model, word: str, texts: Sequence[str]) -> tuple[list[Tok
     return tokens, [cut.positions_of(word)[-1] for cut in tokens]
 
 
-def _labels(texts: Sequence[str]) -> tuple[str, str]:
-    """A label for each of two texts: the words that the other one lacks, or else the text."""
-    words = [words_of(text) for text in texts]
-    labels = [
-        " ".join(word for word in words[side] if word not in words[1 - side]) for side in (0, 1)
-    ]
-    return labels[0] or texts[0], labels[1] or texts[1]
+def _names_of(texts: Sequence[str], names: Sequence[str] | None) -> tuple[str, str]:
+    """The names of the meanings of two texts: by default the texts in quotation marks."""
+    if names is None:
+        return f"“{texts[0]}”", f"“{texts[1]}”"
+    if isinstance(names, str) or len(set(names)) != 2 or len(names) != 2 or not all(names):
+        raise InputError(
+            f"{DOING}: got the names {names!r}, expected two different names, one for each text. "
+            'Give ("river", "money"), say.'
+        )
+    return names[0], names[1]
 
 
 # --- the read-out layer without labelled sentences ------------------------------------------------

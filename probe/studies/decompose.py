@@ -42,8 +42,8 @@ COLUMNS = ("component", "layer", "head", "pos", "token", "logit")
 def decompose(
     model: ModelSource,
     text: str,
-    *,
     at: int | str,
+    *,
     tokens: str | int | tuple[str | int, str | int],
     target: str | None = None,
 ) -> pd.DataFrame:

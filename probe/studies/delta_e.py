@@ -17,8 +17,8 @@ DOING = "Cannot measure ΔE"
 def delta_e(
     model: ModelSource,
     text: str,
-    *,
     at: int | str,
+    *,
     along: Any = None,
     by_source: bool = False,
 ) -> pd.DataFrame:
@@ -26,7 +26,7 @@ def delta_e(
     there, without the output bias b_O.
 
     The columns are `layer head norm`, in units of the residual stream. `probe.trace(...).delta_e`
-    returns the vector of one head.
+    returns the vector of one head. `frame.attrs["measured"]` says in words what was measured.
 
     at: a word, which means the last token of its first occurrence, or a position, counted from the
         end if it is negative
@@ -67,7 +67,12 @@ def delta_e(
                 frame["along"] = (wide @ direction).numpy()
             frames.append(frame)
     rows = pd.concat(frames, ignore_index=True)
-    rows.attrs |= {"model": model.name, "text": text, "at": read.at}
+    where = f"“{at}”, " if isinstance(at, str) else ""
+    what = "The length of what each head adds" if along is None else "What each head adds"
+    axis = "" if along is None else ", along a direction"
+    source = ", by the token that it reads" if by_source else ""
+    measured = f"{what} to the residual stream at {where}token {read.at} of “{text}”{axis}{source}."
+    rows.attrs |= {"model": model.name, "text": text, "at": read.at, "measured": measured}
     return rows
 
 

@@ -45,7 +45,7 @@ distribution); Chan et al. 2022 (resample ablation).
 import json
 import operator
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
@@ -194,7 +194,6 @@ def evaluate(
     top: int | None = None,
     seed: int = 0,
     progress: Progress | None = None,
-    planned: Callable[[], None] | None = None,
 ) -> Evaluation:
     """Return sense accuracy and macro-F1 at the word, per depth, on labelled sentences, with
     baselines.
@@ -209,7 +208,6 @@ def evaluate(
     top: use only this many heads of the file or DataFrame, those with the largest effect
     seed: of the folds, random sets and donors
     progress: called with a stage's name and the share of the work that is done
-    planned: called before the work, after all arguments were checked
 
     Raises InputError if no word has two senses with enough sentences to train and test on, or if
     the heads cannot be ablated; CrossCheckError if the certificate fails: no number is reported
@@ -255,8 +253,6 @@ def evaluate(
     masks = with_random_sets(mask_of(heads, shape), number=number, seed=seed) if heads else None
     report("certificate", 0.02)
     certify(model, [tested[0].material.sentences[0].text]).require()
-    if planned:
-        planned()
     report("reading", 0.05)
     by_word, by_depth, by_sentence, by_set = [], [], [], []
     total: Accuracies | None = None

@@ -27,8 +27,8 @@ import operator
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from functools import partial, wraps
-from typing import Any, NamedTuple, ParamSpec, TypeVar
+from functools import partial
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -68,8 +68,6 @@ Metric = TypeAliasType("Metric", tuple[str | int, str | int] | Callable[[Tensor]
 # M of the vectors at the position that is read. `variant d_model -> variant`
 Reader = Callable[[Tensor], Tensor]
 TEXTS = (str, bytes)  # sequences, but not lists of texts
-Arguments = ParamSpec("Arguments")
-Result = TypeVar("Result")
 
 
 class Member(NamedTuple):
@@ -106,30 +104,12 @@ class Asked(NamedTuple):
     parts: tuple[str, ...]
 
 
-def _second_text_by_name(function: Callable[Arguments, Result]) -> Callable[Arguments, Result]:
-    """A decorator: raises InputError for a second text by position, because Python's own message
-    does not name the arguments."""
-
-    @wraps(function)
-    def call(*by_position: Arguments.args, **by_name: Arguments.kwargs) -> Result:
-        if len(by_position) > 2:  # model and text
-            name = function.__name__
-            raise InputError(
-                f"Cannot call {name}: it takes the second text and the word by name. Write "
-                f"{name}(model, text, against=..., at=...)."
-            )
-        return function(*by_position, **by_name)
-
-    return call
-
-
-@_second_text_by_name
 def patch(
     model: ModelSource,
     text: str | Sequence[str],
+    at: int | str,
     *,
     against: str | Sequence[str],
-    at: int | str,
     metric: Metric | list[Metric] = None,
     read: int | str | None = None,
     parts: str = "heads",
@@ -167,7 +147,8 @@ def patch(
     From FEWEST_PAIRS pairs on, the coordinate of a pair is read along the mean direction of the
     other pairs. With fewer pairs it is read along the pair's own direction, and every head that
     writes anything moves it. `frame.attrs["axis"]` is "others" or "own", `frame.attrs["gap"]` says
-    in words what the gap is, and `probe.sign_flip_test` refuses so few pairs.
+    in words what the gap is and `frame.attrs["measured"]` what was measured.
+    `probe.stats.resampling.sign_flip_test` refuses so few pairs.
 
     Raises InputError for a word or position that does not exist, a next token that is several
     tokens, an invalid metric, a depth that the model does not have, texts that do not differ, and
@@ -227,8 +208,10 @@ def patch(
             frame = frame[has_heads[frame["layer"]]].reset_index(drop=True)
         frames[number] = frame
     merged = len(pairs) - len(different)
+    about = {"model": model.name, "axis": axis, "gap": between, "merged": merged}
+    about["measured"] = _measured(text, against, at, at if read is None else read, metric, parts)
     for frame in frames.values():
-        frame.attrs |= {"model": model.name, "axis": axis, "gap": between, "merged": merged}
+        frame.attrs |= about
     if one_pair:
         return frames[0]
     for number, frame in frames.items():
@@ -236,13 +219,12 @@ def patch(
     return pd.concat([frames[number] for number in sorted(frames)], ignore_index=True)
 
 
-@_second_text_by_name
 def patch_hooks(
     model: ModelSource,
     text: str,
+    at: int | str,
     *,
     against: str,
-    at: int | str,
     heads: Sequence[tuple[int, int]],
 ) -> list[Hook]:
     """Return a swap as `fwd_hooks` of TransformerLens: at a word or position, some heads of
@@ -311,6 +293,31 @@ def patch_hooks(
         (f"{attention.blocks}.{layer}.{attention.hooks['z']}", swap(layer))
         for layer in sorted(by_layer)
     ]
+
+
+def _measured(
+    text: str | Sequence[str],
+    against: str | Sequence[str],
+    at: int | str,
+    read: int | str,
+    metric: Metric | list[Metric],
+    parts: str,
+) -> str:
+    """What the swaps measure, in a sentence."""
+    swapped_at, read_at = (
+        f"“{place}”" if isinstance(place, str) else f"token {place}" for place in (at, read)
+    )
+    what = "a metric of the logits"
+    if metric is None:
+        what = "the vector"
+    elif isinstance(metric, tuple):
+        what = f"the logit of “{metric[0]}” minus that of “{metric[1]}”"
+    between = f"“{text}” and “{against}”"
+    if not isinstance(text, str):
+        between = f"the texts of {counted(len(text), 'pair')}"
+    part = {"heads": "each head's output", "mlp": "each MLP's output"}.get(parts, "each part")
+    where = "there" if at == read else f"at {swapped_at}"
+    return f"How far {what} at {read_at} moves when {part} {where} is swapped between {between}."
 
 
 # --- arguments ------------------------------------------------------------------------------------

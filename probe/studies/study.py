@@ -6,7 +6,7 @@ per question (`probe.results.frames`). A Study holds these frames, and no tensor
 """
 
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -210,9 +210,6 @@ def study(
     controls: Sequence[str] | str | None = None,
     experiments: Collection[str] | str | None = None,
     progress: Progress | None = None,
-    planned: Callable[[StudyPlan], None] | None = None,
-    gates_measured: Callable[[list[GatePreview]], None] | None = None,
-    answered: Callable[["Study"], object] | None = None,
     out: str | Path | None = None,
 ) -> Study:
     """Return the effects of swapping every head at each word, with tests.
@@ -235,11 +232,6 @@ def study(
         `probe.experiments.table`, such as ["nouns", "sets"]; by default all. The tables of other
         experiments are absent
     progress: called with a stage's name and the share of the work that is done
-    planned: called with the cost before the work; it may raise an error to stop the study
-    gates_measured: called with the gates of every pair of senses before anything is swapped, which
-        takes a few more seconds per word
-    answered: called with the study when the main experiments are finished for every word and others
-        are still to be run (`Study.unfinished`)
     out: a folder in which finished experiments of each word are stored, so that an interrupted
         study can continue
 
@@ -255,36 +247,100 @@ def study(
         >>> study.data["bank"]["heads/0"].denoise_by_pair.dims
         ('sentence_pair', 'layer', 'head')
     """
-    experiment_names = choose(experiments)
-    # Checked first, because loading a model may take minutes.
     check_out(out, DOING)
+    inputs = study_inputs(
+        model,
+        words,
+        sentences,
+        seed=seed,
+        permutations=permutations,
+        max_pairs=max_pairs,
+        controls=controls,
+        experiments=experiments,
+    )
+    [result] = studies(inputs, progress, out=out)
+    return result
+
+
+def study_inputs(
+    model: ModelSource,
+    words: Sequence[str] | str | None = None,
+    sentences: Any = None,
+    *,
+    seed: int = StudyOptions.seed,
+    permutations: int = StudyOptions.permutations,
+    max_pairs: int = StudyOptions.max_pairs,
+    controls: Sequence[str] | str | None = None,
+    experiments: Collection[str] | str | None = None,
+) -> StudyInputs:
+    """All that a study reads and measures, checked before any work.
+
+    The arguments and the errors are those of `study`.
+    """
+    # Checked first, because loading a model may take minutes.
+    experiment_names = choose(experiments)
     model = load(model)
     require_single(model.config.architecture, "a study")
     options = _checked_options(
         seed=seed, max_pairs=max_pairs, permutations=permutations, controls=controls
     )
-    inputs = _checked_inputs(model, words, sentences, options=options, experiments=experiment_names)
-    progress = progress or silent
-    require_memory(model, inputs.materials)
-    if planned:
-        planned(_plan(inputs))
-    progress("certificate", CERTIFYING)
-    certificate = _certificate(model, inputs.materials)
-    if gates_measured:
-        gates_measured(preview_gates(model, inputs.materials, inputs.splits, inputs.word_options))
+    user_corpus = None if sentences is None else as_corpus(sentences, words)
+    corpora = {
+        word: sentences_of(word, user_corpus, model) for word in choose_words(words, user_corpus)
+    }
+    materials = [prepare(model, word, corpus.sentences) for word, corpus in corpora.items()]
+    # A user's nouns that fit no word are an error now, and not after minutes of work.
+    if options.controls:
+        require_usable(model, materials, options.controls)
+    inputs = StudyInputs(
+        model=model,
+        user_corpus=user_corpus,
+        corpora=corpora,
+        materials=materials,
+        splits={
+            material.word: split_senses(material, seed=options.seed, causal=model.config.causal)
+            for material in materials
+        },
+        options=options,
+        word_options=_word_options(options, experiment_names, words=len(materials)),
+    )
+    require_memory(model, materials)
+    return inputs
 
+
+def plan_study(inputs: StudyInputs) -> StudyPlan:
+    """What the sentences of a study are enough for. Nothing is run."""
+    return plan_of(
+        inputs.model, inputs.materials, inputs.splits, inputs.word_options, inputs.user_corpus
+    )
+
+
+def studies(
+    inputs: StudyInputs,
+    progress: Progress | None = None,
+    *,
+    out: str | Path | None = None,
+    answer_first: bool = False,
+) -> Iterator[Study]:
+    """The study; the arguments and the errors are those of `study`.
+
+    answer_first: measure the main experiments first and yield their study (`Study.unfinished` names
+        the others), so that its page can be read while the others run. There is no such study if
+        they are all that is measured, or if `out` has every record already
+    """
+    progress = progress or silent
+    progress("certificate", CERTIFYING)
+    certificate = _certificate(inputs.model, inputs.materials)
     jobs = _word_jobs(inputs, out)
-    word_records = WordRecords(model, jobs, inputs.word_options)
-    all_experiments = inputs.experiments
-    answering_experiments = [name for name in all_experiments if every_experiment()[name].ANSWERS]
-    passes = [all_experiments]
-    # The answer comes first: its page can be read while the other experiments run.
+    word_records = WordRecords(inputs.model, jobs, inputs.word_options)
+    passes = [inputs.experiments]
+    answering = [name for name in inputs.experiments if every_experiment()[name].ANSWERS]
     if (
-        answered
-        and answering_experiments != all_experiments
-        and not word_records.have(all_experiments)
+        answer_first
+        and answering != inputs.experiments
+        and not word_records.have(inputs.experiments)
     ):
-        passes = [answering_experiments, all_experiments]
+        passes = [answering, inputs.experiments]
     countdown = Countdown(
         part_of(progress, CERTIFIED, FINISHED),
         stage_seconds() | {TABLES: TABLES_SECONDS},
@@ -293,10 +349,7 @@ def study(
     for names in passes:
         records = word_records.measure(names, countdown)
         countdown.begin(TABLES)
-        result = _assemble(inputs, certificate, records, names, [job.name for job in jobs])
-        if answered and result.unfinished:
-            answered(result)
-    return result
+        yield _assemble(inputs, certificate, records, names, [job.name for job in jobs])
 
 
 def _checked_options(
@@ -319,41 +372,6 @@ def _checked_options(
     return options
 
 
-def _checked_inputs(
-    model: Model,
-    words: Sequence[str] | str | None,
-    sentences: Any,
-    *,
-    options: StudyOptions,
-    experiments: frozenset[str],
-) -> StudyInputs:
-    """All that a study reads and measures, checked before any work.
-
-    Raises InputError for an unknown word, for too few sentences or senses, or if none of the nouns
-    can replace any word.
-    """
-    user_corpus = None if sentences is None else as_corpus(sentences, words)
-    corpora = {
-        word: sentences_of(word, user_corpus, model) for word in choose_words(words, user_corpus)
-    }
-    materials = [prepare(model, word, corpus.sentences) for word, corpus in corpora.items()]
-    # A user's nouns that fit no word are an error now, and not after minutes of work.
-    if options.controls:
-        require_usable(model, materials, options.controls)
-    return StudyInputs(
-        model=model,
-        user_corpus=user_corpus,
-        corpora=corpora,
-        materials=materials,
-        splits={
-            material.word: split_senses(material, seed=options.seed, causal=model.config.causal)
-            for material in materials
-        },
-        options=options,
-        word_options=_word_options(options, experiments, words=len(materials)),
-    )
-
-
 def _word_options(options: StudyOptions, experiments: frozenset[str], *, words: int) -> Options:
     """How much of each word is measured.
 
@@ -369,17 +387,6 @@ def _word_options(options: StudyOptions, experiments: frozenset[str], *, words: 
         # This option is part of the key in `word_file`. With the seventh word, the words whose
         # records are in `out` are therefore measured again.
         one_of_many=words >= FEWEST_WORDS,
-    )
-
-
-def _plan(inputs: StudyInputs) -> StudyPlan:
-    """What the sentences of the study are enough for."""
-    return plan_of(
-        inputs.model,
-        inputs.materials,
-        inputs.splits,
-        inputs.word_options,
-        inputs.user_corpus,
     )
 
 
@@ -459,24 +466,20 @@ def conclude(
     return frames
 
 
-def preview_gates(
-    model: Model,
-    materials: Sequence[Material],
-    splits: Mapping[str, SensePairSplits],
-    options: Options,
-) -> list[GatePreview]:
+def preview_gates(inputs: StudyInputs) -> list[GatePreview]:
     """The gates of every pair of senses of all words, as a study has them, without any swap.
 
-    splits: by word, how its sentences are held out
-    options: how much of each word the study measures
+    Raises CrossCheckError if the certificate fails.
     """
+    model, options = inputs.model, inputs.word_options
+    _certificate(model, inputs.materials)
     nouns = options.nouns if "nouns" in options.experiments else ()
     gates_only = replace(options, gate=True, nouns=nouns)
     random_model = untrained(model, seed=options.seed)
     previews = []
-    for material in materials:
+    for material in inputs.materials:
         senses, ambiguity_gates = measure_gates(
-            model, material, splits[material.word], gates_only, random_model=random_model
+            model, material, inputs.splits[material.word], gates_only, random_model=random_model
         )
         for each, gate in zip(senses, ambiguity_gates, strict=True):
             preview = GatePreview(

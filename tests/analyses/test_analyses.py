@@ -28,6 +28,9 @@ from packaged import need_smollm2
 import probe
 from probe import charts
 from probe.model import attention
+from probe.model.load import read_weights
+from probe.model.variants import TargetText
+from probe.patching.heads import swap_pairs
 
 ROOT = Path(__file__).parents[2]
 REPORTS = ROOT / "reports"
@@ -99,7 +102,11 @@ def test_a_script_opens_as_a_notebook_and_uses_public_names_only(path):
     assert foreign_names(ast.parse(path.read_text(encoding="utf-8"))) == set()
 
 
-MODULES = {"probe", "probe.model.attention", "probe.charts"}
+MODULES = {
+    *("probe", "probe.charts", "probe.model.attention", "probe.model.load", "probe.model.trace"),
+    *("probe.model.parameters", "probe.patching.heads", "probe.patching.positions"),
+    "probe.stats.resampling",
+}
 PUBLIC = {
     "probe": {*probe.__all__, "charts"},
     "charts": set(charts.__all__),
@@ -296,7 +303,7 @@ def test_the_arithmetic_of_the_benchmark_by_hand():
 def test_the_loops_that_are_timed_compute_what_the_library_computes():
     """The swap of each head by hooks, in both directions, and attribution by autograd."""
     model = timing.shaped("tiny")
-    weights = probe.read_weights(model)
+    weights = read_weights(model)
     layers, _, d_model, _ = weights.shape
     a, b = pairs = timing.aligned_pairs(model, 3, 9)
     for first, second in zip(a, b, strict=True):
@@ -305,8 +312,8 @@ def test_the_loops_that_are_timed_compute_what_the_library_computes():
     direction = torch.nn.functional.normalize(torch.randn(d_model, generator=generator), dim=0)
     heads = [(0, 0), (1, 3), (3, 2)]
     looped = timing.loop_over_heads(model, pairs, direction, heads)
-    targets = [[probe.TargetText(tuple(row), 8) for row in rows] for rows in pairs]
-    effects = probe.swap_pairs(model, *targets, direction[None], depth=layers)[..., 0]
+    targets = [[TargetText(tuple(row), 8) for row in rows] for rows in pairs]
+    effects = swap_pairs(model, *targets, direction[None], depth=layers)[..., 0]
     exact = torch.stack([effects[:, :, layer, head] for layer, head in heads], -1)
     torch.testing.assert_close(looped, exact, rtol=0, atol=1e-5)
     assert looped.abs().max() > 1e-3

@@ -15,9 +15,10 @@ from page_text import ENVIRONMENT
 from planted import planted_model
 from seeds import mostly_campaign
 
-from probe import charts, read_weights
+from probe import charts
 from probe.charts.circuit import COMPONENTS, LEAST_TOTAL, NARROWEST, WIDEST
 from probe.experiments import circuit
+from probe.model.load import read_weights
 from probe.patching.edges import edges_of
 from probe.results.frames import without_rows
 

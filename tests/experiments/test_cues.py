@@ -413,6 +413,25 @@ def test_cues_of_the_fitted_texts_are_marked_in_any_form(tiny):
     assert [word for word in words if each[word]] == ["river", "rivers", "Loan"]
 
 
+def test_the_word_without_a_cue_is_read_in_the_frames_with_an_empty_slot(tiny):
+    texts = ("The river bank", "The loan bank")
+    words = ["sea", "cash", "shore", "debt", "boat", "money", "lake", "credit", "fish", "coin"]
+    options = {"cues": words, "frames": ["The _ bank", "Near the _ by the bank"]}
+    scan = probe.cues(tiny, "bank", texts=texts, **options)
+
+    def word_in(text):
+        stream = probe.decomposition.residual_stream(probe.trace(tiny, text), "bank")
+        return stream[scan.summary["depth"]].double()
+
+    river, loan = map(word_in, texts)
+    way = river - loan
+    expected = [
+        float((word_in(text) - (river + loan) / 2) @ way / way.square().sum())
+        for text in ("The bank", "Near the by the bank")
+    ]
+    assert scan.summary["without_cue"] == pytest.approx(np.mean(expected), abs=1e-5)
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [

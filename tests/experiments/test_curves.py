@@ -11,10 +11,10 @@ import xarray as xr
 from handmade import ODD, random_model
 from hooked_runs import target_z
 
-from probe import read_weights
 from probe.experiments import backups
 from probe.experiments.design import Pairs
 from probe.experiments.sets import Ranked, area, run_curves, smallest_enough
+from probe.model.load import read_weights
 from probe.patching import heads as patching
 from probe.patching import sets
 from probe.stats.axes import HeldOutAxes, fit_axis

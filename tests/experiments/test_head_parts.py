@@ -20,11 +20,12 @@ from hooked_runs import target_z
 from measured import observe, options_of, prepare, prepare_pairs, studied
 from seeds import mostly_campaign
 
-from probe import TargetText, read_weights
 from probe.experiments import head_parts
 from probe.experiments.columns import dataset
 from probe.experiments.design import pairs_of
 from probe.experiments.swaps import drawn_effects, effects_of, swap_effect
+from probe.model.load import read_weights
+from probe.model.variants import TargetText
 from probe.patching.inputs import target_texts
 from probe.stats import resampling
 

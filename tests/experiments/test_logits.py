@@ -18,6 +18,7 @@ from hooked_runs import bound
 
 import probe
 from probe import CrossCheckError, InputError, UnsupportedModel, decomposition, load
+from probe.model.load import read_weights
 from probe.patching.cross import first_token
 from probe.studies import decompose as logits
 
@@ -88,7 +89,7 @@ def test_the_terms_of_cross_attention_equal_direct_logits():
 def test_a_term_is_the_write_along_a_direction_computed_by_hand():
     """GPT-2 in float64: (W_U[a] - W_U[b]) ln_f.weight, centred, divided by the held scale."""
     model = random_model(torch.float64)
-    weights = probe.read_weights(model)
+    weights = read_weights(model)
     whole = probe.trace(model, TEXT)
     at = whole.tokens.positions_of("bank")[-1]
     table = weights.raw["wte.weight"]

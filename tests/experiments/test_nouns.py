@@ -28,7 +28,7 @@ from planted import EVEN, Circuit, model_of, planted_model
 from seeds import likely, mostly_campaign
 
 import probe
-from probe import InputError, TargetText, lexicon, read_weights, swap_heads, target_states
+from probe import InputError, lexicon
 from probe.experiments import design
 from probe.experiments import nouns as nouns_in_place
 from probe.experiments.candidates import NO_NOUN, OTHER_TOKENS, PAST, candidates, require_usable
@@ -41,6 +41,10 @@ from probe.experiments.nouns import (
     usable_pairs,
 )
 from probe.experiments.swaps import gaps, run_swaps
+from probe.model.load import read_weights
+from probe.model.trace import target_states
+from probe.model.variants import TargetText
+from probe.patching.heads import swap_heads
 from probe.patching.mlps import swap_mlps
 from probe.patching.tokens import replace_tokens
 from probe.stats.axes import hold_out, squared_gap
@@ -352,7 +356,7 @@ def test_nouns_that_cannot_replace_the_word_are_refused_before_the_work():
             model,
             sentences=corpus_of(SENTENCES),
             controls=nouns,
-            planned=lambda cost: pytest.fail("the work had begun"),
+            progress=lambda *stage: pytest.fail("the work had begun"),
         )
     assert str(refused.value) == (
         "Cannot compare with the unambiguous nouns two words, lock, wug, door1: none can replace "

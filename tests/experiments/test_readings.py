@@ -24,13 +24,13 @@ from probe import (
     charts,
     decomposition,
     load,
-    read_weights,
-    target_states,
     tokenize,
     trace,
 )
 from probe.charts import writes
 from probe.experiments import readings
+from probe.model.load import read_weights
+from probe.model.trace import target_states
 from probe.results.columns import COLUMNS
 from probe.stats import axes
 

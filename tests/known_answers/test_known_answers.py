@@ -42,11 +42,12 @@ from measured import studied as studied_word
 from seeds import mostly_campaign
 
 import probe
-from probe import read_weights, tokenize, trace
+from probe import tokenize, trace
 from probe.experiments import swaps as effects
 from probe.experiments.heads import has_effects
 from probe.experiments.lessons import later_words_matter
 from probe.experiments.store import read_record
+from probe.model.load import read_weights
 from probe.model.tokens import positions_of_span
 from probe.patching import heads as swaps
 from probe.results.columns import COLUMNS

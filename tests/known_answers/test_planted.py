@@ -53,10 +53,11 @@ from planted import AXIS, KINDS, circuit_of, model_of, one_pair_only, planted_mo
 from seeds import mostly_campaign
 
 import probe
-from probe import lexicon, read_weights
+from probe import lexicon
 from probe.experiments import head_parts, swaps
 from probe.experiments.design import Readout
 from probe.model import forward
+from probe.model.load import read_weights
 from probe.pages.verdicts import with_reasons
 from probe.stats.limits import LEVEL
 from probe.text.sentences import Sentence

@@ -13,6 +13,10 @@ from test_check import FAULTS, first_failure
 import probe
 from probe.model.check import EACH_ROUNDED, FROM_SCORES, ROUNDING, STEPS, THROUGH_ALL
 from probe.model.check import rounded_through as through
+from probe.model.load import read_weights
+from probe.model.trace import target_states
+from probe.model.variants import TargetText
+from probe.patching.heads import swap_heads
 from probe.studies import decompose
 
 BF16 = torch.bfloat16
@@ -66,11 +70,11 @@ def test_swaps_in_bfloat16_are_those_in_float64(kind: str, tmp_path: Path) -> No
     for model in (probe.load(coarse.bridge, dtype=torch.float64), coarse):
         texts = [probe.tokenize(model, f"The {cue} under the bank") for cue in ("mole", "town")]
         at = [tokens.positions_of("bank")[-1] for tokens in texts]
-        states = probe.target_states(model, texts, at)
+        states = target_states(model, texts, at)
         way = (states.resid[0, -1] - states.resid[1, -1]).double()
-        rows = [probe.TargetText(t.ids, pos) for t, pos in zip(texts, at, strict=True)]
+        rows = [TargetText(t.ids, pos) for t, pos in zip(texts, at, strict=True)]
         direction = (way / way.square().sum())[None]
-        effects.append(probe.swap_heads(model, rows, states.z.flip(0), direction).double())
+        effects.append(swap_heads(model, rows, states.z.flip(0), direction).double())
     exact, rounded = effects
     error = (exact - rounded).abs().max() / exact.abs().max()
     assert exact.abs().max() > 0.05 and 1e-6 < error < through(2)
@@ -131,7 +135,7 @@ def test_tables_are_made_from_bfloat16_tensors_too(run: Callable, tmp_path: Path
     )
     assert (coarse - exact).abs().max() < 0.02
     rows = [probe.tokenize(model, text).ids for text in PAIR]
-    weights = probe.read_weights(model)
+    weights = read_weights(model)
     direction = torch.ones(1, weights.shape[2])
     assert probe.edges(weights, rows[:1], rows[1:], direction, depth=4).rows()
     code, stdout, _ = run("check", "--dtype", "bfloat16")

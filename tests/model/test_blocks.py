@@ -7,25 +7,29 @@ import torch
 from families import SINGLE, each_family, family_model
 
 import probe
+from probe.model.load import read_weights
+from probe.model.variants import TargetText
+from probe.patching.heads import swap_heads, swap_pairs, swap_sets
+from probe.patching.positions import trace_positions
 
 
 @pytest.mark.parametrize("kind", each_family(*SINGLE))
 def test_every_tensor_is_made_where_the_weights_are(kind: str) -> None:
     """This runs without an accelerator: a tensor made without a device would be on the meta
     device, and fail."""
-    weights = probe.read_weights(family_model(kind, torch.float64))
+    weights = read_weights(family_model(kind, torch.float64))
     depth, heads, d_model, d_head = weights.shape
-    a, b = ([probe.TargetText((5, 9, cue, 7, 8), 4)] for cue in (30, 31))
+    a, b = ([TargetText((5, 9, cue, 7, 8), 4)] for cue in (30, 31))
     donor = torch.zeros(1, depth, heads, d_head, dtype=torch.float64)
     directions = torch.ones(1, d_model, dtype=torch.float64)
     by_row = torch.ones(1, depth, d_model, dtype=torch.float64)
     sets = torch.zeros(4, depth, heads, dtype=torch.bool)
     for run in (
-        lambda: probe.swap_heads(weights, a, donor, directions),
-        lambda: probe.swap_pairs(weights, a, b, directions, depth=depth),
-        lambda: probe.swap_sets(weights, a, donor, sets, directions),
-        lambda: probe.swap_sets(weights, a, donor, sets, by_row),
-        lambda: probe.trace_positions(weights, a, b, directions, depth=depth).heads,
+        lambda: swap_heads(weights, a, donor, directions),
+        lambda: swap_pairs(weights, a, b, directions, depth=depth),
+        lambda: swap_sets(weights, a, donor, sets, directions),
+        lambda: swap_sets(weights, a, donor, sets, by_row),
+        lambda: trace_positions(weights, a, b, directions, depth=depth).heads,
         lambda: probe.edges(weights, a, b, directions, depth=depth).total,
     ):
         with torch.device("meta"):

@@ -9,6 +9,8 @@ from hooked_runs import BOUND, ROUNDED
 
 import probe
 from probe.model import blocks, decomposition
+from probe.model.load import read_weights
+from probe.model.trace import target_states
 from probe.stats import axes
 
 TEXT = "They walked by the old grey bank of the river and back again"
@@ -38,7 +40,7 @@ def states_of(model, *, positions=(4, 6, 9)):
         torch.randint(5, model.config.d_vocab, (end,), generator=generator).tolist() + [WORD]
         for end in ends
     ]
-    return probe.target_states(model, [tokens_of(row) for row in ids], ends)
+    return target_states(model, [tokens_of(row) for row in ids], ends)
 
 
 def axis_of(states, depth=2):
@@ -47,13 +49,13 @@ def axis_of(states, depth=2):
 
 def shares_of(model, states, axis, depth=2):
     along = axis.u.expand(len(ROWS), -1)
-    return decomposition.shares(probe.read_weights(model), states, along, depth, A, B)
+    return decomposition.shares(read_weights(model), states, along, depth, A, B)
 
 
 def contributions(model, states, axis):
     """The contributions of every head along one axis at its depth."""
     directions = (axis.u / axis.gap).expand(len(states), axis.depth, -1)
-    weights, depths = probe.read_weights(model), [axis.depth] * axis.depth
+    weights, depths = read_weights(model), [axis.depth] * axis.depth
     return decomposition.head_contributions(weights, states, range(len(states)), directions, depths)
 
 
@@ -72,7 +74,7 @@ def test_the_decomposition_closes_at_every_depth(kind: str) -> None:
 
 def outer_components(kind: str, depth: int) -> list[str]:
     """The components that are not heads, in the order of the forward pass."""
-    family, weights = FAMILIES[kind], probe.read_weights(family_model(kind, torch.float64))
+    family, weights = FAMILIES[kind], read_weights(family_model(kind, torch.float64))
     biased = family.embedding_norm and family.outer_biases
     expected = ["token embedding", *["position embedding"] * (family.positions == "learned")]
     expected += ["token type embedding"] * bool(family.type_table)
@@ -117,7 +119,7 @@ def test_a_share_is_the_difference_of_mean_writes_over_the_gap(kind: str) -> Non
         return values[A].mean() - values[B].mean()
 
     whole = along(states.resid[:, 2])
-    blocks = probe.read_weights(model).blocks
+    blocks = read_weights(model).blocks
     for share in shares_of(model, states, axis):
         if share.head is not None:
             write = states.z[:, share.layer, share.head] @ blocks[share.layer].w_o[share.head]
@@ -134,7 +136,7 @@ def test_a_share_is_the_difference_of_mean_writes_over_the_gap(kind: str) -> Non
 def jacobian_of_the_rest(model, states, row, layer, head):
     """The map from a head's write to the read-out of one text, with the scale of every later
     norm frozen."""
-    weights, config = probe.read_weights(model), model.config
+    weights, config = read_weights(model), model.config
     arrived = states.z[row, layer, head] @ weights.blocks[layer].w_o[head]
     for later in range(layer, LAYERS):
         block = weights.blocks[later]
@@ -167,7 +169,7 @@ def test_a_write_passes_its_own_norm_and_no_other(kind: str) -> None:
     states = states_of(model)
     axis = axis_of(states)
     by_head = contributions(model, states, axis)
-    for layer, block in enumerate(probe.read_weights(model).blocks):
+    for layer, block in enumerate(read_weights(model).blocks):
         writes = (states.z[:, layer].unsqueeze(-2) @ block.w_o).squeeze(-2)  # row head d_model
         rms = (writes.sum(1).square().mean(-1) + model.config.epsilon).sqrt()
         gain = block.norm_out + 1 if kind.startswith("gemma") else block.norm_out
@@ -178,7 +180,7 @@ def test_a_write_passes_its_own_norm_and_no_other(kind: str) -> None:
 @pytest.mark.parametrize("kind", each_family(*SINGLE))
 def test_every_row_and_layer_is_read_along_its_own_direction_at_its_own_depth(kind: str) -> None:
     model = family_model(kind, torch.float64)
-    states, weights, rows, depths = states_of(model), probe.read_weights(model), [7, 0, 3], [1, 2]
+    states, weights, rows, depths = states_of(model), read_weights(model), [7, 0, 3], [1, 2]
     directions = random(3, 2, model.config.d_model)
     by_head = decomposition.head_contributions(weights, states, rows, directions, depths)
     for layer, depth in enumerate(depths):
@@ -195,7 +197,7 @@ def test_every_row_and_layer_is_read_along_its_own_direction_at_its_own_depth(ki
 @pytest.mark.parametrize("kind", [*each_family(*SINGLE), *EACH_HYBRID])
 def test_shares_along_one_direction_per_row_are_fractions_of_the_same_gap(kind: str) -> None:
     model = family_model(kind, torch.float64)
-    states, weights = states_of(model), probe.read_weights(model)
+    states, weights = states_of(model), read_weights(model)
     directions, depth = random(len(ROWS), model.config.d_model), model.config.n_layers
     shares = decomposition.shares(weights, states, directions, depth, A, B)
 
@@ -217,7 +219,7 @@ def test_shares_along_one_direction_per_row_are_fractions_of_the_same_gap(kind: 
 def test_contributions_add_up_to_the_coordinate(kind: str) -> None:
     model = family_model(kind, torch.float64)
     record = probe.trace(model, TEXT)
-    weights, states = probe.read_weights(model), states_of(model)
+    weights, states = read_weights(model), states_of(model)
     axis = axes.fit_axis(states.resid[A, 2], states.resid[B, 2], ("a", "b"), 2)
     average = decomposition.average(weights, states, A, B, depth=2)
     middle = torch.stack(list(average.values())).sum(0)

@@ -40,6 +40,8 @@ from seeds import campaign_except
 from transformers import AutoTokenizer
 
 import probe
+from probe.model.load import read_weights
+from probe.model.parameters import count_parameters
 
 TEXT, TARGET = "The mole dug a tunnel under the muddy bank", "A muddy apple"
 
@@ -86,7 +88,7 @@ def require_loaded(model: probe.Model, kind: str) -> None:
     assert bool(config.n_decoder_layers) == (family.kind == "encoder-decoder")
     with torch.device("meta"):
         parameters = model_class(kind)(model.bridge.original_model.config).parameters()
-    assert probe.count_parameters(model).total == sum(part.numel() for part in parameters)
+    assert count_parameters(model).total == sum(part.numel() for part in parameters)
     for name, value in of_setting(kind)[2].items():
         assert attrgetter(name)(config) == value, name
 
@@ -170,7 +172,7 @@ def test_weights_are_views_of_the_models_own_and_a_bridge_gives_them_again(kind:
     model = family_model(kind, torch.float64)
     raw = {tensor.untyped_storage().data_ptr() for tensor in model.weights.values()}
     if kind not in PAIRED:
-        weights = probe.read_weights(model)
+        weights = read_weights(model)
         scaled = ("w_o", "w_out") if kind == "granite" else ()  # what is written, in copies
         tensors = [
             part

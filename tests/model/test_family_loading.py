@@ -21,6 +21,8 @@ from transformers.models.auto.modeling_auto import MODEL_MAPPING_NAMES
 
 import probe
 from probe.model.architectures import FAMILIES, NOT_READ
+from probe.model.load import read_weights
+from probe.model.trace import target_states
 
 WEIGHTS = "model.safetensors"
 
@@ -471,8 +473,8 @@ def test_analyses_of_a_word_refuse_an_encoder_decoder() -> None:
     analyses: list[tuple[str, Callable[[], object]]] = [
         ("a study", lambda: probe.study(model, "bank")),
         ("an evaluation", lambda: probe.evaluate(model, sentences=[])),
-        ("the reading of a word", lambda: probe.target_states(model, [tokens], [1])),
-        ("the reading of a word", lambda: probe.read_weights(model)),
+        ("the reading of a word", lambda: target_states(model, [tokens], [1])),
+        ("the reading of a word", lambda: read_weights(model)),
     ]
     for doing, ask in analyses:
         with pytest.raises(probe.UnsupportedModel) as error:

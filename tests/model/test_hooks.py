@@ -9,6 +9,7 @@ from torch import Tensor
 
 import probe
 from probe.model import hooks
+from probe.model.trace import target_states
 
 TEXT = "The mole dug under the river bank."
 STACKS = [
@@ -28,7 +29,7 @@ def test_no_hook_is_left_behind(kind: str, monkeypatch: pytest.MonkeyPatch) -> N
     before = hook_counts(model)
     probe.trace(model, TEXT, *["the bank"] * (kind in PAIRED))
     if kind not in PAIRED:
-        probe.target_states(model, [tokens], [2])
+        target_states(model, [tokens], [2])
 
         def fail_to_record(name: str, tensor: Tensor) -> Tensor:
             raise RuntimeError("while reading")

@@ -12,7 +12,7 @@ from checkpoints import SMALL_PARAMETERS, make_checkpoint
 from families import HYBRIDS, PAIRED, REPRESENTATIVES, family_model, head_sizes, make_family
 
 import probe
-from probe.model.parameters import HEAD_PARTS, PUBLISHED, Sizes, count, sizes_of
+from probe.model.parameters import HEAD_PARTS, PUBLISHED, Sizes, count, count_parameters, sizes_of
 from probe.pages.parameters import parameter_sentences
 
 # The numbers of the table in introductions (12,288 dimensions, 96 blocks of 96 heads of 128, 50,257
@@ -23,7 +23,7 @@ GPT3 |= dict.fromkeys(("MLP up", "MLP down"), 57_982_058_496)
 
 
 def test_gpt3_is_counted_as_introductions_count_it() -> None:
-    counted = probe.count_parameters("gpt3")
+    counted = count_parameters("gpt3")
     assert {part.name: part.total for part in counted.parts} == GPT3
     assert all(part.each == 1_572_864 for part in counted.parts if part.name in HEAD_PARTS)
     assert (counted.per_head, counted.per_block) == (6_291_456, 603_979_776)
@@ -31,7 +31,7 @@ def test_gpt3_is_counted_as_introductions_count_it() -> None:
     assert counted.square_value == 150_994_944
     assert 0.33 < counted.attention / counted.total < 0.34
     with pytest.raises(probe.ModelError, match=r"^Cannot load \./gpt5: there is no such folder"):
-        probe.count_parameters("./gpt5")
+        count_parameters("./gpt5")
 
 
 def test_the_command_prints_every_number_of_gpt3(run) -> None:
@@ -43,7 +43,7 @@ def test_the_command_prints_every_number_of_gpt3(run) -> None:
 
 
 def test_the_formula_without_matrices_only_adds_positions_biases_and_norms() -> None:
-    sizes, matrices = PUBLISHED["gpt3"], probe.count_parameters("gpt3")
+    sizes, matrices = PUBLISHED["gpt3"], count_parameters("gpt3")
     d, more = sizes.d_model, count(sizes).total - matrices.total
     assert more == 2048 * d + 96 * (4 * d + 4 * d + d + 4 * d) + 2 * d
     assert f"{more:,}" in parameter_sentences(matrices)[-1]
@@ -59,7 +59,7 @@ def number_of_parameters(architecture: str, config: object) -> int:
 @pytest.mark.parametrize("kind", (*REPRESENTATIVES, "mixtral", HYBRIDS[0]))
 def test_the_tensors_of_a_family_agree_with_the_formula(kind: str) -> None:
     model = family_model(kind)
-    counted = probe.count_parameters(model)
+    counted = count_parameters(model)
     assert counted.total == sum(part.total for part in counted.parts)
     assert counted.tensors == len(model.weights)
     by_name = {part.name: part for part in counted.parts}
@@ -76,7 +76,7 @@ def test_the_tensors_of_a_family_agree_with_the_formula(kind: str) -> None:
 def test_the_pooler_of_a_bert_which_no_formula_reads_is_not_counted(tmp_path) -> None:
     folder = make_family(tmp_path / "bert", "bert", architecture="BertModel")
     plain = number_of_parameters("BertModel", transformers.AutoConfig.from_pretrained(folder))
-    assert probe.count_parameters(folder).total == plain - (28 * 28 + 28)
+    assert count_parameters(folder).total == plain - (28 * 28 + 28)
 
 
 @pytest.mark.real_model
@@ -90,7 +90,7 @@ def test_the_command_counts_the_parameters_of_an_embedded_model_as_torch_does(ru
 
 def test_tied_weights_are_counted_once_and_untied_ones_twice(model, tmp_path) -> None:
     untied = probe.load(make_checkpoint(tmp_path / "untied", tied=False))
-    once, twice = probe.count_parameters(model), probe.count_parameters(untied)
+    once, twice = count_parameters(model), count_parameters(untied)
     assert twice.total - once.total == 400 * 32
     assert "counted once" in " ".join(parameter_sentences(once))
     assert "counted once" not in " ".join(parameter_sentences(twice))
@@ -109,7 +109,7 @@ def test_tensors_that_differ_from_the_config_are_refused(model, change, extra, p
     wrong = replace(model, config=replace(model.config, **change), weights=weights)
     message = rf"^Cannot count the parameters of .*: {part} came to [\d,]+, expected"
     with pytest.raises(probe.CrossCheckError, match=message):
-        probe.count_parameters(wrong)
+        count_parameters(wrong)
 
 
 def test_heads_narrower_than_the_model_and_shared_keys_are_counted_by_their_size() -> None:

@@ -20,7 +20,7 @@ import probe
 from probe.errors import InputError, UnsupportedModel
 from probe.model.decomposition import logit_lens, residual_stream
 from probe.model.records import AttentionTrace, PairTrace, TargetStates
-from probe.model.trace import trace_target
+from probe.model.trace import target_states, trace_target
 
 TEXT, TARGET = "The mole dug under the bank", "A red apple"
 
@@ -44,7 +44,7 @@ def pair() -> PairTrace:
 def states() -> TargetStates:
     model = family_model("gpt2")
     texts = [probe.tokenize(model, text) for text in (TEXT, TARGET, "a bank")]
-    return probe.target_states(model, texts, [3, 1, 0])
+    return target_states(model, texts, [3, 1, 0])
 
 
 def refused(ask: Callable[[], object], error: type[Exception] = InputError) -> str:

@@ -22,7 +22,7 @@ from families import (
 
 import probe
 from probe.model import hooks
-from probe.model.trace import trace_target
+from probe.model.trace import target_states, trace_target
 
 TEXT, TARGET = "The mole dug a tunnel under the muddy bank", "A red apple fell"
 LONG = "The mole dug a tunnel under the muddy river bank, and it was cold."
@@ -58,7 +58,7 @@ def test_target_states_equal_the_traces_at_the_target_in_order_and_one_by_one(mo
     """The shorter texts are padded."""
     texts, close = [probe.tokenize(model, text) for text, _ in MANY], close_of(model)
     assert len({len(tokens) for tokens in texts}) > 2
-    states = probe.target_states(model, texts, [target for _, target in MANY])
+    states = target_states(model, texts, [target for _, target in MANY])
     assert states.target.tolist() == [target for _, target in MANY]
     family, first = model.config.family, model.config.positions.first
     for row, (text, target) in enumerate(MANY):
@@ -78,7 +78,7 @@ def test_target_states_equal_the_traces_at_the_target_in_order_and_one_by_one(mo
         n_keys = target + 1 if model.config.causal else len(record.tokens)
         assert_near(states.pattern[row, ..., :n_keys], record.pattern[:, :, target, :n_keys], close)
         assert (states.pattern[row, ..., n_keys:] == 0).all()
-        single = probe.target_states(model, texts[row : row + 1], [target])
+        single = target_states(model, texts[row : row + 1], [target])
         assert_near(single.z[0], states.z[row], close)
 
 
@@ -110,10 +110,10 @@ def test_the_mask_of_a_batch_comes_from_lengths_and_not_from_ids() -> None:
 def test_threads_that_read_one_model_read_what_one_thread_reads() -> None:
     model = family_model("gpt2")
     texts = [probe.tokenize(model, text) for text, _ in MANY[:2]]
-    expected = [probe.target_states(model, [tokens], [1]).resid for tokens in texts]
+    expected = [target_states(model, [tokens], [1]).resid for tokens in texts]
 
     def read(number: int) -> list[torch.Tensor]:
-        return [probe.target_states(model, [texts[number]], [1]).resid for _ in range(20)]
+        return [target_states(model, [texts[number]], [1]).resid for _ in range(20)]
 
     with ThreadPoolExecutor(2) as pool:
         for repeats, reference in zip(pool.map(read, range(2)), expected, strict=True):

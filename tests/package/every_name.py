@@ -1,26 +1,35 @@
 """A user's script with every public name: `make check` checks its types, and that a misspelt table
 is an error. It is not run."""
 
+import pandas as pd
+
 import probe
-from probe import Certificate, Cues, Evaluation, Model, Study, Survey, TargetText, Trace, Walk
+from probe import Certificate, Cues, Evaluation, Model, Study, Survey, Trace, Walk
+from probe.model.load import read_weights
+from probe.model.parameters import count_parameters
+from probe.model.trace import target_states
+from probe.model.variants import TargetText
+from probe.patching.heads import swap_heads, swap_pairs, swap_sets
+from probe.patching.positions import trace_positions
+from probe.stats.resampling import bootstrap_t, ratio_interval, sign_flip_test
 
 RIVER, LOAN = "The river bank", "The mortgage bank"
 names = [packaged.name for packaged in probe.available()]
 model: Model = probe.load("tiny-senses")
 certificate: Certificate = probe.certify(model).require()
-size = probe.count_parameters(model).total
+size = count_parameters(model).total
 tokens = probe.tokenize(model, RIVER)
 chat = probe.trace(model, probe.prompt(model, "the bank<|endoftext|>"))
-weights = probe.read_weights(model)
+weights = read_weights(model)
 trace: Trace = probe.trace(model, RIVER)
-states = probe.target_states(model, [tokens], [3])
+states = target_states(model, [tokens], [3])
 row, donor = TargetText(tokens.ids, 3), TargetText(probe.tokenize(model, LOAN).ids, 3)
 line = probe.decomposition.residual_stream(trace, "bank")
 way = (line[-1] - line[0])[None]
-effects = probe.swap_heads(model, [row], states.z, way)
-both = probe.swap_pairs(model, [row], [donor], way[None], depth=4)
-set_effects = probe.swap_sets(model, [row], states.z, states.z[:1, :, :, 0] > 0, way)
-where = probe.trace_positions(model, [row], [donor], way, depth=4)
+effects = swap_heads(model, [row], states.z, way)
+both = swap_pairs(model, [row], [donor], way[None], depth=4)
+set_effects = swap_sets(model, [row], states.z, states.z[:1, :, :, 0] > 0, way)
+where = trace_positions(model, [row], [donor], way, depth=4)
 edge_effects = probe.edges(model, [row], [donor], way, depth=4)
 crossing = probe.cross.direct_logits
 mine = probe.read_sentences("mine.csv")
@@ -38,15 +47,15 @@ checked = probe.qk_interventions(model, RIVER, layer=0, head=1, at="bank", sourc
 writes = probe.ov_attribution(model, RIVER, layer=0, head=1, at="bank", source=1, along=" and")
 swaps = probe.patch(model, RIVER, against=LOAN, at="bank")
 hooks = probe.patch_hooks(model, RIVER, against=LOAN, at="bank", heads=[(0, 1)])
-p = probe.sign_flip_test(swaps[["swap"]].to_numpy(), swaps["head"].tolist()).p
-losses = probe.bootstrap_t(swaps[["swap"]].to_numpy(), [swaps["head"].tolist()]).p
-ratio = probe.ratio_interval(
-    swaps["swap"].to_numpy(), swaps["gap"].to_numpy(), [swaps["head"].tolist()]
-)
+p = sign_flip_test(swaps[["swap"]].to_numpy(), swaps["head"].tolist()).p
+losses = bootstrap_t(swaps[["swap"]].to_numpy(), [swaps["head"].tolist()]).p
+ratio = ratio_interval(swaps["swap"].to_numpy(), swaps["gap"].to_numpy(), [swaps["head"].tolist()])
 walk: Walk = probe.walk(model, RIVER, at="bank")
+lengths = probe.delta_e(model, RIVER, at="bank")
 page = probe.write(walk, "out")
+page = probe.write(lengths, "out")
 scan: Cues = probe.cues(model, "bank", texts=(RIVER, LOAN))
-again: Study | Survey | Cues | Walk | Evaluation = probe.read("out")
+again: Study | Survey | Cues | Walk | Evaluation | pd.DataFrame = probe.read("out")
 shown: str = probe.explore(model, RIVER, against=LOAN, at="bank").html
 try:
     probe.load("tiny-sense")

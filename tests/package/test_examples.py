@@ -9,12 +9,24 @@ from types import ModuleType
 import pytest
 
 import probe
+from probe.model.load import read_weights
+from probe.model.parameters import count_parameters
+from probe.model.trace import target_states
+from probe.patching.heads import swap_heads, swap_pairs, swap_sets
+from probe.patching.positions import trace_positions
+from probe.stats.resampling import bootstrap_t, ratio_interval, sign_flip_test
+
+IN_MODULES = (
+    *(read_weights, count_parameters, target_states, swap_heads, swap_pairs, swap_sets),
+    *(trace_positions, bootstrap_t, ratio_interval, sign_flip_test),
+)
 
 
 def public_functions() -> dict[str, Callable]:
-    """Every public function by its name, including the functions of public modules. Charts are drawn
-    from a whole study in tests/charts/test_of_study.py."""
-    functions = {}
+    """Every public function by its name, including the functions of public modules, and those of
+    other modules that the documentation of arguments refers to. Charts are drawn from a whole study
+    in tests/charts/test_of_study.py."""
+    functions = {function.__name__: function for function in IN_MODULES}
     for name in probe.__all__:
         value = getattr(probe, name)
         if name == "charts":
@@ -58,7 +70,8 @@ def test_a_public_function_has_an_example_that_runs(
     assert "\n    Example:\n" in docstring, f"probe.{name} has no example"
     statements, failures = failures_of(docstring, name)
     assert statements > 0 and failures == ""
-    assert f"probe.{name}(" in docstring, f"the example of probe.{name} does not call it"
+    called = name if FUNCTIONS[name] in IN_MODULES else f"probe.{name}"
+    assert f"{called}(" in docstring, f"the example of {called} does not call it"
 
 
 def test_a_wrong_example_is_noticed() -> None:

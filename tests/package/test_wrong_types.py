@@ -2,7 +2,9 @@
 the next step."""
 
 import re
+from functools import partial
 
+import pandas as pd
 import pytest
 
 import probe
@@ -35,8 +37,6 @@ CALLS = [
     (lambda m: probe.walk(m, A, head=5), "Cannot follow a head: got head = 5, expected its layer and its number. Give (4, 1), say, or"),
     (lambda m: probe.walk(m, A, head=(1.5, 0)), "Cannot follow layer 1.5 of tiny-senses: it has 4 layers. Give a layer from 0 to 3."),
     (lambda m: probe.certify(m, []), "Cannot check tiny-senses against its weights: got texts = [], expected at least one text. Give"),
-    (lambda m: probe.patch(m, A, B, "bank"), "Cannot call patch: it takes the second text and the word by name. Write patch(model, text, against=..., at=...)."),
-    (lambda m: probe.patch_hooks(m, A, B, "bank"), "Cannot call patch_hooks: it takes the second text and the word by name. Write patch_hooks(model, text, against=..., at=...)."),
 ]  # fmt: skip
 
 
@@ -54,6 +54,19 @@ def test_a_single_text_and_a_single_noun_are_lists_of_one(tiny):
     quick = {"sentences": sentences, "permutations": 99, "max_pairs": 2, "experiments": ["nouns"]}
     single = probe.study(tiny, "bank", controls="fence", **quick)
     assert single.options["controls"] == ("fence",)
+
+
+def test_the_word_may_be_the_third_argument(tiny):
+    for call in (
+        partial(probe.delta_e, tiny, A),
+        partial(probe.patch, tiny, A, against=B),
+        partial(probe.decompose, tiny, A, tokens=" and"),
+    ):
+        pd.testing.assert_frame_equal(call("bank"), call(at="bank"))
+    [hook] = probe.patch_hooks(tiny, A, "bank", against=B, heads=[(0, 1)])
+    assert hook[0] == "blocks.0.attn.hook_z"
+    with pytest.raises(probe.InputError, match="Cannot find 'lake' in .*: it occurs nowhere"):
+        probe.delta_e(tiny, A, "lake")
 
 
 def test_a_word_as_the_target_of_a_model_without_decoder_is_pointed_to_at(tiny):

@@ -15,7 +15,9 @@ import probe
 from probe.charts import cues as picture
 from probe.claims.cues import strongest_cues
 from probe.cli import app
+from probe.errors import InputError
 from probe.pages.cues import held_out_sentences
+from probe.stats.numbers import percent
 
 pytestmark = pytest.mark.slow
 
@@ -114,6 +116,49 @@ def test_a_notebook_shows_the_two_columns_and_the_picture(scan):
     assert "data:image" in html and "<script" not in html
 
 
+# --- effects, and the names of two texts ----------------------------------------------------------
+
+
+def test_the_page_lists_how_far_a_cue_moves_the_word_from_where_it_is_without_one(scan, page):
+    strongest = strongest_first(scan.cues).iloc[0]
+    zero = scan.summary["without_cue"]
+    words = page.read_text().split('<section id="words">')[1].split("</section>")[0]
+    first = one_line(words.split("<li>")[1].split("</li>")[0])
+    assert first == f"{strongest['cue']} {percent(strongest['coordinate'] - zero)}"
+    text = one_line(words)
+    assert f"the text “The river bank” at {percent(0.5 - zero)}" in text
+    assert "toward “The loan bank”" in text
+
+
+def test_the_meanings_of_two_texts_may_be_named(run, tmp_path):
+    words = tmp_path / "words.txt"
+    words.write_text("\n".join(cue for s in probe.lexicon.entry("bank").senses for cue in s.cues))
+    options = ("--texts", *TEXTS, "--names", "water", "finance", "--cues", words)
+    code, _, err = run("cues", "bank", *options, "--out", tmp_path / "out")
+    assert code == 0, err
+    assert "24 words to try as the cue, less than a minute." in err
+    page = one_line((tmp_path / "out" / "cues.html").read_text())
+    assert "toward water" in page and "water: “The river bank”; finance: “The loan bank”." in page
+    assert probe.read(tmp_path / "out").senses == ("water", "finance")
+    assert "--names water finance" in page
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"names": ("a", "b")}, "got names and no texts"),
+        (
+            {"names": ("a", "a"), "texts": TEXTS},
+            r"got the names \('a', 'a'\), expected two different",
+        ),
+        ({"names": "ab", "texts": TEXTS}, "expected two different names"),
+    ],
+)
+def test_names_that_name_nothing_are_refused(options, message):
+    with pytest.raises(InputError, match=message):
+        probe.cues("tiny-senses", "bank", **options)
+
+
 # --- held-out cue words ---------------------------------------------------------------------------
 
 NUMBERS = {"auroc": 0.99643, "auroc_low": 0.98505, "auroc_high": 1.0, "held_out": 58}
@@ -182,11 +227,18 @@ def test_a_report_without_cue_samples_has_no_such_section(tmp_path):
 def test_the_search_finds_a_word_by_its_beginning(shared_page, page):
     opened = shared_page(page, **TOUCH).page
     marked = "#scatter .mark-text.role-mark text"
-    before = opened.locator(marked).all_text_contents()
+    [*before, middle] = sorted(
+        opened.locator(marked).all_text_contents(), key="without a cue".__eq__
+    )
+    assert middle == "without a cue"
     opened.fill("#scatter input[type=search]", "ferr")
     until(opened, "document.querySelectorAll('#scatter .mark-text.role-mark text').length < 10")
-    after = opened.locator(marked).all_text_contents()
+    after = [word for word in opened.locator(marked).all_text_contents() if word != middle]
     assert len(before) > 10 and after and all(word.lower().startswith("ferr") for word in after)
+    opened.fill("#scatter input[type=search]", "zyzzy")
+    until(opened, "document.querySelector('#scatter').textContent.includes('zyzzy')")
+    texts = opened.locator(marked).all_text_contents()
+    assert sorted(texts) == [middle, "“zyzzy” is not in the vocabulary"]
 
 
 @pytest.mark.parametrize("options", mostly_campaign([TOUCH, {}]), ids=["narrow", "wide"])

@@ -11,7 +11,7 @@ from probe.results.tables import PageTables, rows_by_word
 WORDS = pd.DataFrame({"word": ["bank", "mole"], "gap": [0.9, 0.8]})
 
 
-@pytest.mark.parametrize("page", ["report/ambiguity", "survey/survey", "cues/cues"])
+@pytest.mark.parametrize("page", ["report/ambiguity", "survey/survey", "cues/cues", "report/frame"])
 def test_a_page_has_no_head_and_no_scripts_of_its_own(page):
     source = (TEMPLATES / f"{page}.html.j2").read_text(encoding="utf-8")
     assert source.startswith('{% extends "shell.html.j2" %}')

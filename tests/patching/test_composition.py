@@ -10,7 +10,7 @@ from handmade import HEADS
 from planted import path_model
 from seeds import mostly_campaign
 
-import probe
+from probe.model.load import read_weights
 from probe.patching.edges import CHANNELS, EDGE_DTYPE, composition, edges_of
 
 
@@ -36,7 +36,7 @@ def norm(matrix):
 
 @pytest.mark.parametrize("kind", each_family(*SINGLE))
 def test_scores_are_those_of_the_whole_products(kind):
-    weights = probe.read_weights(family_model(kind))
+    weights = read_weights(family_model(kind))
     early, late = (block.to(torch.float64, "cpu") for block in weights.blocks)
     heads, shared = weights.config.n_heads, weights.config.n_heads // weights.config.n_kv_heads
     scores = scores_of(weights)
@@ -51,7 +51,7 @@ def test_scores_are_those_of_the_whole_products(kind):
 
 
 def test_only_a_later_block_can_read():
-    scores = scores_of(probe.read_weights(family_model("gpt2")))
+    scores = scores_of(read_weights(family_model("gpt2")))
     assert (
         scores[:, 0, :, 1].isfinite().all()
         and scores[:, 0, :, 0].isnan().all()
@@ -64,7 +64,7 @@ def test_only_a_later_block_can_read():
 def test_heads_that_were_planted_to_read_each_other_fit_best(kind, seed):
     model, planted = path_model(kind, seed)
     sender, _, receiver, _, channel = [*planted.edges][-1]
-    scores = scores_of(probe.read_weights(model))[
+    scores = scores_of(read_weights(model))[
         CHANNELS.index(channel), sender[0], :, receiver[0], receiver[1]
     ]
     assert scores.shape == (HEADS,) and int(scores.argmax()) == sender[1]
@@ -72,7 +72,7 @@ def test_heads_that_were_planted_to_read_each_other_fit_best(kind, seed):
 
 
 def test_an_edge_between_heads_has_the_score_of_its_channel():
-    weights = probe.read_weights(family_model("gpt2"))
+    weights = read_weights(family_model("gpt2"))
     edges = edges_of(weights, 2, (0,), (0,), mlps=True)
     scores, edge_scores = scores_of(weights), composition(weights, edges)
     for edge, score in zip(edges, edge_scores, strict=True):

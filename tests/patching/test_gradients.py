@@ -10,7 +10,11 @@ from handmade import random_model, tokens_of
 
 import probe
 from probe.model import forward
+from probe.model.load import read_weights
+from probe.model.trace import target_states
+from probe.model.variants import TargetText
 from probe.patching.gradients import attribute_heads
+from probe.patching.heads import swap_heads, swap_sets
 
 LENGTH, AT = 7, 4
 # The norms of Llama, Gemma and Mixtral round to float32, so that no difference of a small change is
@@ -25,10 +29,10 @@ def random_texts(model, *, count=2, end=LENGTH):
     """
     generator = torch.Generator().manual_seed(3)
     ids = torch.randint(5, model.config.d_vocab, (count, end), generator=generator).tolist()
-    states = probe.target_states(model, [tokens_of(row) for row in ids], [AT] * count)
+    states = target_states(model, [tokens_of(row) for row in ids], [AT] * count)
     stages = model.config.n_layers + 1
     along = torch.randn(count, stages, model.config.d_model, generator=generator)
-    return [probe.TargetText(tuple(row), AT) for row in ids], states.z, along.to(model.dtype)
+    return [TargetText(tuple(row), AT) for row in ids], states.z, along.to(model.dtype)
 
 
 def at_stages(effects, stages):
@@ -52,15 +56,13 @@ def assert_attribution_is_the_slope(model):
     """The slope is half of the difference between the swaps of a small change and of its
     opposite, divided by the size of the change.
     """
-    weights = probe.read_weights(model)
+    weights = read_weights(model)
     texts, z, along = random_texts(model)
     layers = model.config.n_layers
     stages = [1, *[layers + 1] * (layers - 1)]
     change = z.flip(0) - z
     small = 1e-4
-    ahead, back = (
-        probe.swap_heads(weights, texts, z + sign * small * change, along) for sign in (1, -1)
-    )
+    ahead, back = (swap_heads(weights, texts, z + sign * small * change, along) for sign in (1, -1))
     slope = at_stages((ahead - back) / (2 * small), stages)
     estimate = attribute_heads(weights, texts, z.flip(0), along, stages)
     torch.testing.assert_close(estimate, slope, rtol=0, atol=1e-6 * float(slope.abs().max()))
@@ -70,12 +72,12 @@ def assert_attribution_is_the_slope(model):
 @pytest.mark.parametrize("kind", FAMILIES)
 def test_integrated_gradients_of_a_layer_sum_to_its_swap(kind):
     model = family_model(kind, torch.float64)
-    weights = probe.read_weights(model)
+    weights = read_weights(model)
     texts, z, along = random_texts(model)
     layers, heads = weights.shape[:2]
     stages = [1, *[layers + 1] * (layers - 1)]
     other_layers = ~torch.eye(layers, dtype=torch.bool)[..., None].expand(-1, -1, heads)
-    effects = probe.swap_sets(weights, texts, z.flip(0), other_layers, along)  # row set stage
+    effects = swap_sets(weights, texts, z.flip(0), other_layers, along)  # row set stage
     whole = at_stages(effects, stages)
     estimate = attribute_heads(weights, texts, z.flip(0), along, stages, steps=100).sum(-1)
     torch.testing.assert_close(estimate, whole, rtol=0, atol=1e-4 * float(whole.abs().max()))
@@ -85,7 +87,7 @@ def test_integrated_gradients_of_a_layer_sum_to_its_swap(kind):
 
 def test_a_head_without_a_change_and_a_layer_after_its_stage_get_nothing():
     model = random_model()
-    weights = probe.read_weights(model)
+    weights = read_weights(model)
     texts, z, along = random_texts(model)
     donor = z.clone()
     donor[:, 0, 1] += 1.0
@@ -100,7 +102,7 @@ def test_a_head_without_a_change_and_a_layer_after_its_stage_get_nothing():
 def test_attribution_equals_attribution_patching_of_transformer_lens():
     """The same pair and metric, a difference of two logits: equal to 1e-5 of the largest."""
     model = random_model()
-    weights = probe.read_weights(model)
+    weights = read_weights(model)
     texts, z, _ = random_texts(model, end=AT + 1)
     first, second = 11, 23
     pair = [[text.ids] for text in texts]

@@ -9,6 +9,11 @@ import torch
 from families import family_model
 
 import probe
+from probe.model.load import read_weights
+from probe.model.trace import target_states
+from probe.model.variants import TargetText
+from probe.patching.heads import swap_heads, swap_pairs, swap_sets
+from probe.patching.positions import trace_positions
 
 A, B = "The muddy bank", "The rotten bank"
 
@@ -25,7 +30,7 @@ def texts(model):
 
 @pytest.fixture(scope="module")
 def states(model, texts):
-    return probe.target_states(model, texts, [len(tokens) - 1 for tokens in texts])
+    return target_states(model, texts, [len(tokens) - 1 for tokens in texts])
 
 
 @pytest.fixture(scope="module")
@@ -40,28 +45,28 @@ def refused(ask: Callable[..., object], *arguments: object, **options: object) -
 
 
 def test_tokens_and_arrays_are_accepted_like_ids_and_tensors(model, texts, states, direction):
-    weights, donors = probe.read_weights(model), states.z.flip(0)
+    weights, donors = read_weights(model), states.z.flip(0)
     ids = [tokens.ids for tokens in texts]
-    expected = probe.swap_heads(weights, ids, donors, direction)
+    expected = swap_heads(weights, ids, donors, direction)
     for source, rows in ((model, texts), (weights, [torch.tensor(row) for row in ids])):
         arrays = donors.numpy(), direction.numpy()
-        assert torch.equal(probe.swap_heads(source, rows, *arrays), expected)
+        assert torch.equal(swap_heads(source, rows, *arrays), expected)
     keep = torch.zeros(1, *donors.shape[1:3], dtype=torch.bool)
-    by_set = probe.swap_sets(weights, texts, donors, keep, direction)
-    assert torch.equal(probe.swap_sets(weights, texts, donors, keep.numpy(), direction), by_set)
+    by_set = swap_sets(weights, texts, donors, keep, direction)
+    assert torch.equal(swap_sets(weights, texts, donors, keep.numpy(), direction), by_set)
 
 
 def test_in_a_model_that_reads_both_ways_the_position_of_the_word_is_required():
     model = family_model("bert")
     texts = [probe.tokenize(model, f"{text} fell") for text in (A, B)]
     at = [tokens.positions_of("bank")[-1] for tokens in texts]
-    states = probe.target_states(model, texts, at)
+    states = target_states(model, texts, at)
     direction = (states.resid[0, -1] - states.resid[1, -1])[None]
-    message = refused(probe.swap_heads, model, texts, states.z.flip(0), direction)
+    message = refused(swap_heads, model, texts, states.z.flip(0), direction)
     assert "without the position of the word, and this model reads both ways" in message
-    assert "Give probe.TargetText(tokens.ids, tokens.positions_of(word)[-1])." in message
-    rows = [probe.TargetText(tokens.ids, pos) for tokens, pos in zip(texts, at, strict=True)]
-    effects = probe.swap_heads(model, rows, states.z.flip(0), direction)
+    assert "Give TargetText(tokens.ids, tokens.positions_of(word)[-1]) of probe.model" in message
+    rows = [TargetText(tokens.ids, pos) for tokens, pos in zip(texts, at, strict=True)]
+    effects = swap_heads(model, rows, states.z.flip(0), direction)
     assert torch.isfinite(effects).all() and effects[0, -1, :, 0].sum().abs() > 0
 
 
@@ -90,7 +95,7 @@ def test_in_a_model_that_reads_both_ways_the_position_of_the_word_is_required():
 )
 def test_invalid_arguments_of_a_swap_are_refused(model, texts, states, direction, change, message):
     arguments = {"rows": texts, "donor_z": states.z, "directions": direction} | change
-    sentence = refused(probe.swap_heads, model, *arguments.values())
+    sentence = refused(swap_heads, model, *arguments.values())
     assert sentence.startswith("Cannot swap heads") and message in sentence
 
 
@@ -104,7 +109,7 @@ def test_invalid_arguments_of_a_swap_are_refused(model, texts, states, direction
     ],
 )
 def test_sets_that_are_not_masks_are_refused(model, texts, states, direction, sets, got):
-    sentence = refused(probe.swap_sets, model, texts, states.z, sets, direction)
+    sentence = refused(swap_sets, model, texts, states.z, sets, direction)
     assert sentence.startswith(f"Cannot swap sets of heads: got {got}")
     assert sentence.endswith("Give a mask such as torch.zeros(1, 2, 4, dtype=torch.bool).")
 
@@ -122,8 +127,8 @@ DEEP = "pairs up to depth 99: the model has 2 blocks. Give a whole number from 1
 @pytest.mark.parametrize(
     ("ask", "doing"),
     [
-        (probe.swap_pairs, "Cannot swap pairs"),
-        (probe.trace_positions, "Cannot trace pairs"),
+        (swap_pairs, "Cannot swap pairs"),
+        (trace_positions, "Cannot trace pairs"),
         (probe.edges, "Cannot trace pairs"),
     ],
 )
@@ -160,7 +165,7 @@ def test_pairs_that_do_not_fit_are_refused_by_every_function_of_pairs(model, dir
 )
 def test_positions_that_cannot_be_traced_are_refused(model, direction, change, message):
     arguments = {"texts": ONE, "against": OTHER, "directions": direction, "depth": 2} | change
-    assert message in refused(probe.trace_positions, model, **arguments)
+    assert message in refused(trace_positions, model, **arguments)
 
 
 @pytest.mark.parametrize(
@@ -205,5 +210,5 @@ def test_shares_that_do_not_exist_are_refused(model, direction, arguments, messa
     ],
 )
 def test_invalid_positions_of_words_are_refused(model, texts, sentences, targets, message):
-    sentence = refused(probe.target_states, model, texts if sentences == 2 else sentences, targets)
+    sentence = refused(target_states, model, texts if sentences == 2 else sentences, targets)
     assert sentence.startswith("Cannot read ") and message in sentence

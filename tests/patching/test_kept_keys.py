@@ -5,9 +5,10 @@ import torch
 from families import family_model
 from hooked_runs import random_rows
 
-import probe
 from probe.model import kept_keys, variants
 from probe.model.kept_keys import KeptKeys, bytes_before, keeping
+from probe.model.load import read_weights
+from probe.model.variants import TargetText
 from probe.patching import tokens
 
 NOUNS = [[7], [90]]
@@ -15,7 +16,7 @@ NOUNS = [[7], [90]]
 
 @pytest.fixture(params=["gpt2", "llama", "lfm2"])
 def weights(request):
-    return probe.read_weights(family_model(request.param, torch.float64))
+    return read_weights(family_model(request.param, torch.float64))
 
 
 @pytest.fixture
@@ -23,9 +24,7 @@ def texts(weights):
     model = family_model(
         "gpt2", torch.float64
     )  # rows of token ids that every one of these models has
-    return [
-        probe.TargetText(text.ids[: text.at + 1], text.at) for text in random_rows(model) if text.at
-    ]
+    return [TargetText(text.ids[: text.at + 1], text.at) for text in random_rows(model) if text.at]
 
 
 @pytest.fixture
@@ -57,7 +56,7 @@ def test_kept_keys_give_the_same_states_and_are_run_once(weights, texts, run):
 
 
 def test_rows_are_run_again_for_more_blocks_and_in_other_weights(weights, texts, run):
-    second_weights = probe.read_weights(family_model("gpt2", torch.float64))
+    second_weights = read_weights(family_model("gpt2", torch.float64))
     with keeping(KeptKeys(weights)):
         tokens.replace_tokens(weights, texts[:1], NOUNS, depth=1)
         tokens.replace_tokens(weights, texts[:1], NOUNS, depth=2)

@@ -30,9 +30,13 @@ from hooked_runs import (
     target_z,
 )
 
-import probe
 from probe.model import blocks, forward, hooks, variants
+from probe.model.load import read_weights
+from probe.model.trace import target_states
+from probe.model.variants import TargetText
 from probe.patching import heads, mlps, pair, positions, tokens
+from probe.patching.heads import swap_heads, swap_pairs, swap_sets
+from probe.patching.positions import trace_positions
 
 ALL = [*EACH, "gpt2 in float32", *EACH_HYBRID]
 SINGLE_HEADS = ((0, 1), (1, 0), (1, 3))
@@ -55,7 +59,7 @@ def random_tensor(*shape, dtype=torch.float64, seed=3):
 
 def setting(model):
     """The weights, random texts, and z of a donor for every head of each text."""
-    return probe.read_weights(model), random_rows(model), random_z(model, model.config.n_layers)
+    return read_weights(model), random_rows(model), random_z(model, model.config.n_layers)
 
 
 def layers_of(model, *, heads=True):
@@ -85,8 +89,8 @@ def test_every_swap_of_a_head_equals_a_whole_forward_at_every_stage(model):
     words = random_tensor(len(texts), model.config.d_vocab, dtype=model.dtype, seed=4)
     if predicts:
         along[:, -1] = words @ forward.unembedding(weights, model.dtype)
-    whole = probe.swap_heads(weights, texts, donors, every_direction(model))
-    by_stage = probe.swap_heads(weights, texts, donors, along)
+    whole = swap_heads(weights, texts, donors, every_direction(model))
+    by_stage = swap_heads(weights, texts, donors, along)
     for number, text in enumerate(texts):
         swaps = [{}, *({head: donors[number][head]} for head in heads_of(model))]
         streams, logits = run_with_swaps(model, text, swaps)
@@ -109,7 +113,7 @@ def test_every_set_equals_a_whole_forward_with_many_heads_replaced(model):
     weights, texts, donors = setting(model)
     masks = random_tensor(4, *donors.shape[1:3]) < 0  # the heads that are kept
     masks[0], masks[1] = True, False
-    changes = probe.swap_sets(weights, texts, donors, masks, every_direction(model))
+    changes = swap_sets(weights, texts, donors, masks, every_direction(model))
     for text, donor, change in zip(texts, donors, changes, strict=True):
         sets = [{head: donor[head] for head in heads_of(model) if not mask[head]} for mask in masks]
         base, *rows = run_with_swaps(model, text, [{}, *sets])[0][-1]
@@ -117,7 +121,7 @@ def test_every_set_equals_a_whole_forward_with_many_heads_replaced(model):
     assert changes[:, 0].abs().max() < 1e-6 and changes[:, 1].abs().max() > 0.1
     without = layers_of(model, heads=False)  # which do not count
     masks[:, without] = ~masks[:, without]
-    again = probe.swap_sets(weights, texts, donors, masks, every_direction(model))
+    again = swap_sets(weights, texts, donors, masks, every_direction(model))
     assert torch.equal(changes, again)
 
 
@@ -154,7 +158,7 @@ def test_replacing_the_word_equals_a_run_of_the_changed_text(model):
     for number, (token,) in enumerate(alternatives):
         changed = [(*text.ids[: text.at], token, *text.ids[text.at + 1 :]) for text in texts]
         at = [text.at for text in texts]
-        states = probe.target_states(model, [tokens_of(ids) for ids in changed], at)
+        states = target_states(model, [tokens_of(ids) for ids in changed], at)
         for name, part in (("resid", replacements.resid), ("z", replacements.z)):
             exact = getattr(states, name)
             assert_near(part[:, number], exact, exact, model)
@@ -168,7 +172,7 @@ def test_every_cell_of_a_trace_over_positions_equals_a_whole_forward(kind, model
     layout = LAYOUTS[len(kind) % len(LAYOUTS)]
     texts, at, depth = drawn_pair(model, layout), layout[1], model.config.n_layers
     directions = every_direction(model)
-    result = probe.trace_positions(model, texts[:1], texts[1:], directions, depth=depth)
+    result = trace_positions(model, texts[:1], texts[1:], directions, depth=depth)
     assert result.positions == tuple(range(layout[2] - at, 1))
     runs = [read_all(model, text.ids, QUANTITIES) for text in texts]
     ends = torch.stack([run["resid_post"][-1, at] for run in runs])
@@ -195,8 +199,8 @@ def test_rows_of_a_trace_distinguish_denoising_from_noising():
     model = family_model("gpt2", torch.float64)
     a, b = zip(*(drawn_pair(model, seed=seed) for seed in range(2)), strict=True)
     options = {"depth": 2, "directions": every_direction(model)[:3]}
-    result = probe.trace_positions(model, a, b, **options)
-    assert probe.trace_positions(model, a, b, **options, heads=False).heads is None
+    result = trace_positions(model, a, b, **options)
+    assert trace_positions(model, a, b, **options, heads=False).heads is None
     rows = result.rows(direction=1)
     assert len(rows) == 2 * 2 * 5 * (3 + model.config.n_heads)
     cell = {"pair": 1, "component": "mlp_out", "layer": 0, "pos": -2}
@@ -214,17 +218,17 @@ def test_rows_of_a_trace_distinguish_denoising_from_noising():
 
 def test_pairs_swapped_both_ways_are_two_swaps_and_traces_at_the_word(model):
     """Also along directions of each pair; a text that is its own donor moves nothing."""
-    weights, depth = probe.read_weights(model), model.config.n_layers
+    weights, depth = read_weights(model), model.config.n_layers
     a, b = zip(*(drawn_pair(model, seed=seed) for seed in range(3)), strict=True)
     directions = every_direction(model)[:4]
     by_pair = directions * torch.tensor([1.0, 2.0, 3.0])[:, None, None]
-    both = probe.swap_pairs(weights, a, b, directions, depth=depth)
+    both = swap_pairs(weights, a, b, directions, depth=depth)
     z = [target_z(model, rows) for rows in (a, b)]
     for side, (rows, donors) in enumerate(((a, z[1]), (b, z[0]))):
-        single = probe.swap_heads(weights, rows, donors, directions)
+        single = swap_heads(weights, rows, donors, directions)
         assert_near(both[:, side], single, single, model)
     traced, scaled = (
-        probe.trace_positions(weights, a, b, along, depth=depth, positions=[0])
+        trace_positions(weights, a, b, along, depth=depth, positions=[0])
         for along in (directions, by_pair)
     )
     at_word = traced.heads[..., 0, :]
@@ -234,7 +238,7 @@ def test_pairs_swapped_both_ways_are_two_swaps_and_traces_at_the_word(model):
         whole, along = getattr(traced, name), getattr(scaled, name)
         expected = whole * times.view(3, *[1] * (whole.ndim - 1))
         assert_near(along, expected, expected, model)
-    same = probe.trace_positions(weights, a, a, directions, depth=depth, positions=[-1, 0])
+    same = trace_positions(weights, a, a, directions, depth=depth, positions=[-1, 0])
     assert_near(same.stream, torch.zeros(()), traced.stream, model)
 
 
@@ -244,14 +248,14 @@ def test_batches_are_their_rows_in_the_order_given(model, monkeypatch):
     directions = every_direction(model)[:3]
     masks = random_tensor(5, *donors.shape[1:3]) < 0
     sets = weights, texts, donors, masks, directions
-    together, by_set = probe.swap_heads(*sets[:3], directions), probe.swap_sets(*sets)
+    together, by_set = swap_heads(*sets[:3], directions), swap_sets(*sets)
     for number, text in enumerate(texts):
-        single = probe.swap_heads(weights, [text], donors[[number]], directions)
+        single = swap_heads(weights, [text], donors[[number]], directions)
         assert_near(together[number], single[0], together, model)
     monkeypatch.setattr(heads, "BATCH_NUMBERS", 1)
     monkeypatch.setattr(heads, "SETS_AT_ONCE", 2)
-    assert_near(probe.swap_heads(*sets[:3], directions), together, together, model)
-    assert_near(probe.swap_sets(*sets), by_set, by_set, model)
+    assert_near(swap_heads(*sets[:3], directions), together, together, model)
+    assert_near(swap_sets(*sets), by_set, by_set, model)
 
 
 @pytest.fixture
@@ -275,7 +279,7 @@ def test_nouns_in_one_sentence_share_the_text_before_them_and_have_separate_dono
     sentence."""
     weights, sentences, _ = setting(model)
     texts = [
-        probe.TargetText((*text.ids[: text.at], noun), text.at)
+        TargetText((*text.ids[: text.at], noun), text.at)
         for text in sentences
         if text.at
         for noun in (7, 90, 201)
@@ -286,7 +290,7 @@ def test_nouns_in_one_sentence_share_the_text_before_them_and_have_separate_dono
     # In another order: texts of the same sentence are still run together.
     order = torch.randperm(len(texts), generator=torch.Generator().manual_seed(2)).tolist()
     shuffled = [texts[number] for number in order]
-    effects = probe.swap_heads(weights, shuffled, donors[order], every_direction(model))
+    effects = swap_heads(weights, shuffled, donors[order], every_direction(model))
     assert run_before == [1, 2, 1]
     for effect, number in zip(effects, order, strict=True):
         swaps = [{}, *({head: donors[number][head]} for head in heads_of(model))]
@@ -295,9 +299,9 @@ def test_nouns_in_one_sentence_share_the_text_before_them_and_have_separate_dono
         assert_near(moved, torch.stack(rows) - base, base, model)
     del run_before[:]  # sentences with unequal numbers of nouns
     ids = [(5, 6, 7, 8), (5, 6, 7, 9), (5, 6, 4, 9)]
-    together = probe.swap_heads(weights, ids, donors[:3], every_direction(model))
+    together = swap_heads(weights, ids, donors[:3], every_direction(model))
     assert run_before == [3]
-    single = probe.swap_heads(weights, ids[2:], donors[2:3], every_direction(model))
+    single = swap_heads(weights, ids[2:], donors[2:3], every_direction(model))
     assert_near(together[2], single[0], single, model)
 
 
@@ -318,7 +322,7 @@ def test_sets_that_differ_in_later_blocks_only_are_one_variant_until_then():
 def test_a_run_stops_at_the_quantity_that_is_read_from_its_last_block(monkeypatch):
     """The reader takes queries, keys and values; or the stream at the word along a direction; or
     the stream itself."""
-    weights = probe.read_weights(family_model("gpt2"))
+    weights = read_weights(family_model("gpt2"))
     steps, counts = ("project", "attend_variants", "activate", "after_mlp"), Counter()
     for name in steps:
         step = getattr(blocks, name)
@@ -338,8 +342,8 @@ def test_a_run_stops_at_the_quantity_that_is_read_from_its_last_block(monkeypatc
     terms = blocks.position_terms(weights, 3)
     assert run(lambda: list(variants.run_past(weights, [[5, 6, 7]], 2, terms))) == before
     z, direction = torch.ones(1, 2, *weights.shape[1::2]), torch.ones(1, weights.shape[2])
-    assert run(lambda: probe.swap_heads(weights, [[5, 6, 7]], z, direction)) == [4, 3, 3, 2]
-    text = probe.TargetText((5, 6, 7), 2)
+    assert run(lambda: swap_heads(weights, [[5, 6, 7]], z, direction)) == [4, 3, 3, 2]
+    text = TargetText((5, 6, 7), 2)
     assert run(lambda: tokens.replace_tokens(weights, [text], [[8]])) == [4, 3, 3, 3]
 
 
@@ -348,7 +352,7 @@ def test_a_run_stops_at_the_quantity_that_is_read_from_its_last_block(monkeypatc
 
 def patched(model, size=1):
     """A text with its cache, z of every head from another text's word, and no replaced head."""
-    weights, texts, depth = probe.read_weights(model), drawn_pair(model), model.config.n_layers
+    weights, texts, depth = read_weights(model), drawn_pair(model), model.config.n_layers
     recipient = pair.cache_pair(weights, [texts[0].ids], texts[0].at, depth)
     z = size * target_z(model, [texts[1]])[0]
     no_heads = torch.zeros(weights.shape[:2], dtype=torch.bool)

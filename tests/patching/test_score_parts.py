@@ -11,6 +11,7 @@ from handmade import random_model
 import probe
 from probe.model import attention as formulas
 from probe.model import blocks, qk
+from probe.model.load import read_weights
 from probe.patching.score_parts import Donor, replace_parts
 
 TEXT = "The mole dug under the river bank after the flood"
@@ -94,7 +95,7 @@ def test_the_attribution_freezes_the_scale_of_the_norm(side):
     """LayerNorm by hand: centred, divided by the unchanged scale, and times the gain."""
     model = random_model(torch.float64)
     whole = probe.trace(model, TEXT)
-    block = probe.read_weights(model).blocks[2]
+    block = read_weights(model).blocks[2]
     at, source = reading_positions(whole)
     donor = Donor(whole, [1, 2, 3])
     weights = {source: 1.0, 1: -1.0}

@@ -11,6 +11,8 @@ from handmade import SENSES, make_sentences, random_model, tokens_of
 from scipy.stats import norm
 
 import probe
+from probe.model.load import read_weights
+from probe.model.trace import target_states
 from probe.stats import axes, resampling
 from probe.text.splits import FOLDS, CrossFit, Holdout, cross_fit
 
@@ -283,8 +285,8 @@ def test_the_profile_begins_at_exactly_zero():
 def test_coordinates_of_a_write_keep_its_lengths_and_angles():
     model = random_model(torch.float64)
     rows = [[3, 50, 7, 9], [8, 1, 90, 9], [7, 7, 1, 30]]
-    states = probe.target_states(model, [tokens_of(row) for row in rows], [3, 3, 2])
-    weights = probe.read_weights(model)
+    states = target_states(model, [tokens_of(row) for row in rows], [3, 3, 2])
+    weights = read_weights(model)
     coordinates = probe.decomposition.write_coordinates(states.z, weights)
     layers, heads, _, d_head = weights.shape
     assert coordinates.shape == (layers, heads, 3, d_head)

@@ -15,6 +15,7 @@ from sklearn.metrics import roc_auc_score
 
 import probe
 from probe.stats import resampling
+from probe.stats.resampling import sign_flip_test
 from probe.text.splits import CrossFit, Holdout, cross_fit
 
 quick = settings(max_examples=60, deadline=None, derandomize=True)
@@ -391,10 +392,10 @@ def test_the_sign_flip_test_finds_the_head_that_acts_and_no_other():
     rng = np.random.default_rng(3)
     effects = rng.normal(size=(60, 2, 3)) * 0.1
     effects[:, 1, 2] += 0.2
-    tested = probe.sign_flip_test(effects, range(60), seed=0, draws=999)
+    tested = sign_flip_test(effects, range(60), seed=0, draws=999)
     assert tested.p[1, 2] == 1 / 1000 and (np.delete(tested.p.ravel(), 5) > 0.05).all()
-    assert (probe.sign_flip_test(-effects, range(60), seed=0, draws=999).p > 0.05).all()
-    of_list = probe.sign_flip_test(effects.tolist(), [*map(str, range(60))], seed=0, draws=999)
+    assert (sign_flip_test(-effects, range(60), seed=0, draws=999).p > 0.05).all()
+    of_list = sign_flip_test(effects.tolist(), [*map(str, range(60))], seed=0, draws=999)
     assert (of_list.p == tested.p).all()
 
 
@@ -418,7 +419,7 @@ def test_the_sign_flip_test_finds_the_head_that_acts_and_no_other():
 )  # fmt: skip
 def test_invalid_effects_and_units_are_refused(effects, units, options, message):
     with pytest.raises(probe.InputError) as error:
-        probe.sign_flip_test(effects, units, **options)
+        sign_flip_test(effects, units, **options)
     assert str(error.value).startswith(f"Cannot flip signs: {message}")
 
 

@@ -16,6 +16,7 @@ from planted import copier
 import probe
 from probe.errors import CrossCheckError, InputError, UnsupportedModel
 from probe.model.decomposition import residual_stream
+from probe.model.load import read_weights
 from probe.stats import axes
 from probe.studies import attribution
 
@@ -112,9 +113,9 @@ def test_the_score_of_a_pair_of_parts_follows_the_formula(kind):
     model = family_model(kind, torch.float64)
     whole = probe.trace(model, TEXT)
     at, source = whole.tokens.positions_of("bank")[-1], whole.tokens.positions_of("river")[-1]
-    block = probe.read_weights(model).blocks[1]
+    block = read_weights(model).blocks[1]
     head, kv_head = 3, 3 * model.config.n_kv_heads // model.config.n_heads
-    first = probe.read_weights(model).blocks[0]
+    first = read_weights(model).blocks[0]
     embedding = model.weights[model.config.family.embed + ".weight"]
     query_parts = {"MLP 0": whole.mlp_out[0, at], "L0H2": whole.z[0, 2, at] @ first.w_o[2]}
     key_parts = {

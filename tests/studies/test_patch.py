@@ -13,10 +13,13 @@ from hooked_runs import bound, edit_at_each, hook_name, read_all
 import probe
 from probe.errors import InputError, UnsupportedModel
 from probe.model import hooks as hooked
-from probe.model.load import load
+from probe.model.load import load, read_weights
 from probe.model.tokens import tokenize
 from probe.model.trace import target_states
 from probe.model.variants import TargetText
+from probe.patching.heads import swap_pairs
+from probe.patching.positions import trace_positions
+from probe.stats.resampling import sign_flip_test
 from probe.studies import patch as patching
 
 A = "The mole dug under the river bank after the flood"
@@ -164,12 +167,12 @@ def test_swaps_of_every_position_equal_the_causal_trace(kind):
     assert list(frame.columns) == ["component", "layer", "pos", "denoise", "noise", "swap", "gap"]
     ends = [hooked_ends(model, text, position(model, text, "bank"))[0][0] for text in (A, B)]
     difference = ends[0] - ends[1]
-    weights = probe.read_weights(model)
+    weights = read_weights(model)
     texts = [
         TargetText(tokenize(model, text).ids, position(model, text, "bank")) for text in (A, B)
     ]
     along = (difference / (difference @ difference))[None]
-    traced = probe.trace_positions(weights, texts[:1], texts[1:], along, depth=LAYERS, heads=False)
+    traced = trace_positions(weights, texts[:1], texts[1:], along, depth=LAYERS, heads=False)
     rows = pd.DataFrame(traced.rows())
     assert sorted(frame["pos"].unique()) == list(traced.positions)
     for name in ("component", "layer", "pos"):
@@ -215,14 +218,14 @@ def test_the_coordinate_after_fewer_blocks_equals_the_swaps_of_a_shorter_run():
     model = random_model(torch.float64)
     frame = probe.patch(model, A, against=B, at="bank", depth=2)
     assert sorted(frame["layer"].unique()) == [0, 1] and (frame["gap"].round(12) == 1).all()
-    weights = probe.read_weights(model)
+    weights = read_weights(model)
     tokens = [tokenize(model, text) for text in (A, B)]
     spots = [position(model, text, "bank") for text in (A, B)]
-    states = probe.target_states(model, tokens, spots)
+    states = target_states(model, tokens, spots)
     difference = states.resid[0, 2] - states.resid[1, 2]
     direction = (difference / (difference @ difference))[None]
     rows = [TargetText(text.ids, at) for text, at in zip(tokens, spots, strict=True)]
-    swaps = probe.swap_pairs(weights, rows[:1], rows[1:], direction, depth=2)
+    swaps = swap_pairs(weights, rows[:1], rows[1:], direction, depth=2)
     assert np.allclose(frame["denoise"], swaps[0, 1, ..., 0].flatten(), rtol=0, atol=1e-10)
     assert np.allclose(frame["noise"], -swaps[0, 0, ..., 0].flatten(), rtol=0, atol=1e-10)
 
@@ -328,7 +331,7 @@ def test_no_head_of_a_random_model_moves_several_pairs_significantly():
         swaps = probe.patch(model, a, against=b, at=-1)
         assert swaps.attrs["axis"] == "others"
         by_pair = swaps.pivot(index="pair", columns=["layer", "head"], values="swap")
-        significant += probe.sign_flip_test(by_pair, by_pair.index).p.min() < 0.05
+        significant += sign_flip_test(by_pair, by_pair.index).p.min() < 0.05
     assert significant <= 2
 
 

@@ -5,35 +5,21 @@ from dataclasses import asdict
 
 import pandas as pd
 import pytest
-from measured import options_of, studied, table_of
 
 import probe
 from probe.experiments.beside_nouns import TOO_FEW_NOUNS
-from probe.experiments.material import prepare
-from probe.experiments.observe import split_senses
 from probe.model import variants
-from probe.model.load import untrained
 from probe.pages.terminal import likely, sentences_suffice
-from probe.studies.study import GatePreview, preview_gates
+from probe.studies.study import GatePreview, plan_study, preview_gates, study_inputs
 
 pytestmark = pytest.mark.real_model
 
 SENTENCES = probe.lexicon.expand("bank").sentences
 
 
-class Planned(Exception):
-    """Stop a study before its work."""
-
-
 def plan(model, **options):
-    """The cost that a study of bank computes before its work."""
-
-    def stop(cost):
-        raise Planned(cost)
-
-    with pytest.raises(Planned) as stopped:
-        probe.study(model, "bank", planned=stop, **options)
-    return stopped.value.args[0]
+    """The plan of a study of bank."""
+    return plan_study(study_inputs(model, "bank", **options))
 
 
 CUES = ("river", "lake", "sea", "shore"), ("loan", "cash", "debt", "credit")
@@ -151,10 +137,8 @@ def test_the_likely_result_is_reported_with_what_to_change(changes, message):
 def test_the_dry_run_has_the_gates_of_the_study_and_no_tokens_are_run_twice(tiny, monkeypatch):
     """The p values equal those of the study, with and without nouns. Swaps, nouns, MLPs and sets of
     heads share what a text has before the word."""
-    bank = prepare(tiny, "bank", SENTENCES[:96])
-    splits = {"bank": split_senses(bank, seed=0, causal=True)}
-    quick = {"pairs": 8, "experiments": ("heads", "nouns")}
-    [gates] = preview_gates(tiny, [bank], splits, options_of(**quick))
+    options = {"sentences": SENTENCES[:96], "permutations": 99, "max_pairs": 8}
+    [gates] = preview_gates(study_inputs(tiny, "bank", experiments=["nouns"], **options))
     runs = []
     run_past = variants.run_past
 
@@ -163,14 +147,15 @@ def test_the_dry_run_has_the_gates_of_the_study_and_no_tokens_are_run_twice(tiny
         return run_past(weights, rows, *arguments)
 
     monkeypatch.setattr(variants, "run_past", counting)
-    everything = quick | {"experiments": ("heads", "nouns", "noun_mlps", "backups", "sets")}
-    of_study = studied(tiny, bank, random_model=untrained(tiny, seed=0), **everything)
+    everything = ["nouns", "noun_mlps", "backups", "sets"]
+    of_study = probe.study(tiny, "bank", experiments=everything, **options)
     assert len(runs) == len(set(runs)) > 0
-    [row] = table_of(of_study, "words").to_dict("records")
+    [row] = of_study.words.to_dict("records")
     assert gates.senses == (row["sense_a"], row["sense_b"]) and gates.not_compared == ""
     for name in ("gap_p", "nuisance_p", "untrained_p", "ambiguity_p"):
         assert getattr(gates, name) == row[name], name
-    [without] = preview_gates(tiny, [bank], splits, options_of(**quick, nouns=()))
+    without_nouns = options | {"experiments": ["nouns"], "controls": ()}
+    [without] = preview_gates(study_inputs(tiny, "bank", **without_nouns))
     assert without.gap_p == gates.gap_p and math.isnan(without.ambiguity_p)
 
 

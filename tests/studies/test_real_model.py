@@ -14,6 +14,7 @@ from plain_survey import plain_word
 from transformers import AutoModelForCausalLM
 
 import probe
+from probe.model.parameters import count_parameters
 from probe.studies.across import numbers_of
 from probe.studies.survey_word import SURVEY, measure_word
 
@@ -30,7 +31,7 @@ def smollm2():
 def test_smollm2_is_certified_and_knows_the_capital_of_france(smollm2):
     certificate = probe.certify(smollm2, ["The mole dug under the river bank."]).require()
     assert len(certificate.rows) == 454 and certificate.worst.error < 1e-5
-    assert probe.count_parameters(smollm2).total == 134_515_008
+    assert count_parameters(smollm2).total == 134_515_008
     logits = probe.trace(smollm2, "The capital of France is").logits
     assert smollm2.tokenizer.decode(logits[-1].argmax()) == " Paris"
 

@@ -19,6 +19,7 @@ from probe.experiments.table import choose, every_experiment
 from probe.pages.folder import REPORT, manifest_of
 from probe.results.columns import COLUMNS
 from probe.stats.numbers import decimal
+from probe.studies.study import studies, study_inputs
 
 pytestmark = [pytest.mark.real_model, pytest.mark.slow]
 
@@ -72,17 +73,9 @@ def folder(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def answer(tiny, folder):
-    """The same study and its page at the time of the answer; then it is interrupted."""
-    answers = []
-
-    def stop(study):
-        answers.append(study)
-        probe.write(study, folder, command="probe report")
-        raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        probe.study(tiny, out=folder, answered=stop, **OPTIONS)
-    [study] = answers
+    """The same study and its page at the time of the answer; nothing else is measured."""
+    study = next(studies(study_inputs(tiny, **OPTIONS), out=folder, answer_first=True))
+    probe.write(study, folder, command="probe report")
     return study
 
 
@@ -346,13 +339,8 @@ def test_a_stopped_study_resumes_and_has_the_same_numbers(tiny, answer, study, f
     assert f"An encoder can: <code>probe report mole --model {BOTH_WAYS}</code>" in page
 
     run.clear()
-    part = probe.study(
-        tiny,
-        experiments=["sets"],
-        answered=lambda study: pytest.fail("nothing was left to measure"),
-        out=folder,
-        **OPTIONS,
-    )
+    inputs = study_inputs(tiny, experiments=["sets"], **OPTIONS)
+    [part] = studies(inputs, out=folder, answer_first=True)
     assert not run and part.options["experiments"] == ["senses", "heads", "sets"]
     assert "curves" in part.frames and {"controls", "edges"}.isdisjoint(part.frames)
 
@@ -389,7 +377,7 @@ WORDS = "Cannot choose words: got {}, not a word or a list of words. Give ['bank
 )  # fmt: skip
 def test_invalid_studies_are_refused_before_the_work(words, options, start):
     with pytest.raises(probe.InputError, match=f"^{re.escape(start)}"):
-        probe.study(embedded(), words, planned=lambda plan: pytest.fail("work began"), **options)
+        probe.study(embedded(), words, progress=lambda *stage: pytest.fail("work began"), **options)
 
 
 def test_letter_case_is_ignored_unless_the_same_spelling_exists(tiny):

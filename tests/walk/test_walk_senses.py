@@ -18,6 +18,8 @@ from test_walk_families import MANIFEST
 import probe
 from probe.experiments.material import prepare, sentences_of
 from probe.experiments.observe import observe
+from probe.model.load import read_weights
+from probe.model.trace import target_states
 from probe.model.variants import TargetText
 from probe.patching.positions import trace_positions
 from probe.stats.axes import fit_axis
@@ -51,7 +53,7 @@ def test_the_head_is_the_one_that_moves_the_word_furthest_towards_its_sense(tiny
     walked = probe.walk(tiny, text)
     sentences = probe.lexicon.expand("bank").sentences
     tokens = [probe.tokenize(tiny, sentence.text) for sentence in sentences]
-    states = probe.target_states(tiny, tokens, [cut.positions_of("bank")[-1] for cut in tokens])
+    states = target_states(tiny, tokens, [cut.positions_of("bank")[-1] for cut in tokens])
     rows = {
         sense: [row for row, sentence in enumerate(sentences) if sentence.sense == sense]
         for sense in ("river", "money")
@@ -63,7 +65,7 @@ def test_the_head_is_the_one_that_moves_the_word_furthest_towards_its_sense(tiny
     effects = []
     for head in range(4):
         means = [states.z[of_sense, 0, head].double().mean(0) for of_sense in rows.values()]
-        w_o = probe.read_weights(tiny).blocks[0].w_o[head].double()
+        w_o = read_weights(tiny).blocks[0].w_o[head].double()
         write = view.attention.delta_e_by_source(0, head, here.at)[here.at - 1].double()
         weight = view.attention.pattern[0, head, here.at, here.at - 1].double()
         effects.append(axis.effect(write - weight * (sum(means) / 2 @ w_o)).item())
@@ -261,9 +263,7 @@ def test_the_trace_of_two_sentences_equals_the_trace_of_a_pair_along_the_line_be
     ]
     line = ends[0] - ends[1]
     along = (line / line.square().sum())[None]
-    pairs = trace_positions(
-        probe.read_weights(model), rows[:1], rows[1:], along, depth=2, heads=False
-    )
+    pairs = trace_positions(read_weights(model), rows[:1], rows[1:], along, depth=2, heads=False)
     expected = pd.DataFrame(pairs.rows())
     table = walked.frames["trace"]
     assert table["component"].tolist() == expected["component"].tolist()

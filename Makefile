@@ -30,6 +30,11 @@ real: $(READY)
 	$(BIN)/python analyses/what_the_heads_do_elsewhere.py
 	$(BIN)/python analyses/a_word_in_motion.py
 	$(BIN)/python analyses/which_shortcut_finds_the_heads.py
+	$(BIN)/probe report bank --model smollm2 --out reports/pages/report
+	$(BIN)/probe walk "They said the river bank had been" --word bank --model smollm2 --out reports/pages/walk
+	$(BIN)/probe explore --save reports/pages/explorer.html "They said the river bank had been" \
+		"They said the savings bank had been" --model smollm2
+	$(BIN)/probe cues bank --model smollm2 --out reports/pages/cues
 
 # What is published of GPT-2 small and indirect objects, measured once more: MODEL is its name or a folder that holds it.
 ioi: $(READY)

@@ -12,6 +12,7 @@ import shlex
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, fields
+from functools import cache
 from io import TextIOWrapper
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final, Literal
@@ -502,7 +503,15 @@ def evaluate(
     corpus = as_corpus(sentences, words, utf16=utf16)
     with progress_bar() as progress:
         loaded = _load(model, device, dtype)
-        _say_cautions(corpus, loaded)
+
+        @cache
+        def say_cautions() -> None:
+            _say_cautions(corpus, loaded)
+
+        def tell(stage: str, share: float) -> None:
+            say_cautions()  # at the first stage, when every argument has been checked
+            progress(stage, share)
+
         result = evaluate(
             loaded,
             sentences=corpus,
@@ -510,7 +519,7 @@ def evaluate(
             without=without,
             top=top,
             seed=seed,
-            progress=progress,
+            progress=tell,
         )
     if out is not None:
         from probe.pages.write import write

@@ -149,7 +149,7 @@ def test_the_shell_completes_commands_and_options(run, monkeypatch, tmp_path):
 
 
 def test_user_sentences_need_a_sense_and_a_text(run, tmp_path, monkeypatch):
-    def fail_with_words(model, words, *, sentences, **_):
+    def fail_with_words(model, words, sentences, **_):
         raise InputError(
             f"{words} {[(row.word, row.sense, row.start) for row in sentences.sentences[:2]]}."
         )
@@ -158,7 +158,8 @@ def test_user_sentences_need_a_sense_and_a_text(run, tmp_path, monkeypatch):
         "sense;text\n"
         + "".join(f"animal;A bat flew {n}.\nclub;He swung the bat {n}.\n" for n in range(8))
     )
-    monkeypatch.setattr(importlib.import_module("probe.studies.study"), "study", fail_with_words)
+    study = importlib.import_module("probe.studies.study")
+    monkeypatch.setattr(study, "study_inputs", fail_with_words)
     result = run("report", "bat", "--sentences", tmp_path / "mine.csv")
     assert_one_line(result, "['bat'] [('bat', 'animal', 2), ('bat', 'club', 13)]")
     emoji = tmp_path / "emoji.csv"
@@ -186,9 +187,12 @@ def test_the_command_on_a_page_is_complete(run, tmp_path, monkeypatch, words, op
     (tmp_path / "here").mkdir()
     (tmp_path / "here" / "mine.csv").write_text("sense,text\n1,A b bank\n2,A b by a bank\n")
     commands = []
-    result = SimpleNamespace(unfinished=(), options={"words": words})
+    result = SimpleNamespace(unfinished=())
     for module, name, replaced in (
-        ("probe.studies.study", "study", lambda *_, **__: result),
+        ("probe.cli", "_say_cautions", lambda *_, **__: None),
+        ("probe.studies.study", "study_inputs", lambda *_, **__: SimpleNamespace(model=None)),
+        ("probe.studies.study", "plan_study", lambda _: SimpleNamespace(words=words)),
+        ("probe.studies.study", "studies", lambda *_, **__: [result]),
         ("probe.pages.write", "write", lambda *_, command: commands.append(command)),
     ):
         monkeypatch.setattr(importlib.import_module(module), name, replaced)

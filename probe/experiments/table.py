@@ -79,8 +79,8 @@ def choose(
         >>> from probe.experiments.table import choose
         >>> sorted(choose(only="circuit"))
         ['circuit', 'heads', 'nouns', 'senses']
-        >>> sorted(choose(without="head_parts, nouns, qk, readings, lessons, shares, sets"))
-        ['backups', 'controls', 'cue_sample', 'heads', 'senses']
+        >>> "noun_mlps" in choose(without="nouns")  # it needs the nouns
+        False
     """
     names = {*ALWAYS}
     for name in every_experiment() if only is None else _names(only):

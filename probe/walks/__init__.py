@@ -1,14 +1,17 @@
 """The walk, one text through one model step by step, and the explorer, which is the walk live: type
 sentences, swap heads, see what becomes of the word. Nothing outside this package imports it.
 
-To add a step to the walk, follow one that exists, such as `lengths` (what the norm does):
+To add a step to the walk, follow one that exists, such as what the norm does:
 
-1. its numbers: `numbers.py`, a name in NAMES_BY_AXES and a line where it is computed. With that,
-   the page's script has it as `get("name", ...)`.
-2. its table: a function in `frames.py`, a row in `frames`, its columns in `columns.toml`.
-3. its picture: a function in `charts.py`, a row in `pictures`; its rows for other heads and tokens
-   in `live` of `templates/walk.js`.
-4. its question and text: a section of `templates/walk.html.j2`, with the formula that was run.
+1. its numbers (`before`, `after`): `numbers.py`, a name in NAMES_BY_AXES and a line where it is
+   computed. With that, the page's script has it as `get("name", ...)`.
+2. its table (`layer_norm`): a function in `frames.py`, a row in `frames`, its columns in
+   `columns.toml`.
+3. its picture (`lengths`): a function in `charts.py`, a row in `pictures`; its rows for other heads
+   and tokens (`norms`) in `live` of `templates/walk.js`.
+4. its question and text (`layernorm`): a section of `templates/walk.html.j2`, with the formula that
+   was run.
+5. its test: `tests/walk`.
 
 The modules, in the order in which data pass through them:
 

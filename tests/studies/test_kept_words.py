@@ -12,7 +12,7 @@ import probe
 from probe import provenance
 from probe.model.model import Model
 from probe.studies.survey_word import SURVEY
-from probe.studies.words import job_of, record_name
+from probe.studies.words import job_of, keep_loaded, record_name
 
 TINY = Path(probe.__file__).parent / "model" / "embedded" / "tiny-senses"
 SENTENCES = probe.lexicon.expand("bank").sentences
@@ -115,6 +115,8 @@ def test_a_study_of_a_changed_folder_is_measured_again(
 def test_a_worker_with_another_tokenizer_is_refused(folder: Path) -> None:
     job = job_of(probe.load(folder), SURVEY, str(folder))
     swap_ids(folder)
+    other = probe.load("tiny-senses-bidirectional")
+    keep_loaded(job_of(other, SURVEY), other)  # so that the process has not loaded the job's model
     with pytest.raises(probe.ModelError) as caught:
         probe.studies.words.model_of(job)
     assert "its weights, config, tokenizer or libraries differ" in str(caught.value)

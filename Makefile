@@ -34,7 +34,6 @@ real: $(READY)
 	$(BIN)/probe walk "They said the river bank had been" --word bank --model smollm2 --out reports/pages/walk
 	$(BIN)/probe explore --save reports/pages/explorer.html "They said the river bank had been" \
 		"They said the savings bank had been" --model smollm2
-	$(BIN)/probe cues bank --model smollm2 --out reports/pages/cues
 
 # What is published of GPT-2 small and indirect objects, measured once more: MODEL is its name or a folder that holds it.
 ioi: $(READY)

@@ -108,7 +108,7 @@ FACTS = [
     ("among unambiguous nouns", "not compared: no nouns were asked for; by default it is compared with the nouns that ship", frames_of(**NOT_NAMED)),
     ("among unambiguous nouns", ": 3, and 19 are needed; name more nouns with --controls", frames_of(**TOO_FEW)),
     ("among unambiguous nouns", "; add pairs of sentences in which bank is a noun in just this form", frames_of(**NOT_COMPARED | {"not_compared": "12 paired sentences"})),
-    ("farther than any head", f"MLP 1: 120{N}%", frames_of(tables=mlps(0.4, 1.2))),
+    ("largest MLP", f"MLP 1: 120{N}%", frames_of(tables=mlps(0.4, 1.2))),
     ("MLPs that do more for the word", "layers 2 and 4", frames_of(tables=mlps(*[0] * 5, more=[2, 4]))),
     ("MLPs that do more for the word", "layer 1", frames_of(tables=mlps(0, 0, more=[1]))),
     ("gap kept", f"96{N}% by 1 head (best random set: 30{N}%)", FRAMES | of_bank("random_sets", faithfulness=0.3)),
@@ -153,9 +153,9 @@ def test_a_fact_that_does_not_apply_has_no_row():
     assert next(iter(of_window)) == "gap between the meanings"
     assert "resolvers" not in of_window
     assert "meanings also separated" not in page_text.facts(FRAMES, "bank")
-    assert "farther than any head" not in page_text.facts(frames_of(tables=mlps(0.9)), "bank")
+    assert "largest MLP" not in page_text.facts(frames_of(tables=mlps(0.9)), "bank")
     after_read_out = frames_of(tables=mlps(0, 0, 1.2))  # bank is read after layer 1
-    assert "farther than any head" not in page_text.facts(after_read_out, "bank")
+    assert "largest MLP" not in page_text.facts(after_read_out, "bank")
 
 
 def test_facts_of_several_pairs_of_meanings_say_for_how_many_they_hold():

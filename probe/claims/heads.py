@@ -88,8 +88,9 @@ def common_resolvers(resolvers: pd.DataFrame, words: Sequence[str]) -> list[str]
     resolvers: rows of `word_heads` with this verdict
     words: the words that were compared with unambiguous nouns
     """
-    every = set(resolvers["word"]) == set(words)
-    return common_leaders(resolvers, len(resolvers)) if every else []
+    if resolvers.empty or set(resolvers["word"]) != set(words):
+        return []
+    return common_leaders(resolvers, len(resolvers))
 
 
 def compared_heads(word_heads: pd.DataFrame, top: int) -> pd.DataFrame:

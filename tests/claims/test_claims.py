@@ -48,6 +48,14 @@ def test_movers_lead_then_other_verdicts_and_every_resolver_is_named():
     assert names_of(heads.named(BY_RANK.assign(verdict="none"), 3)) == []
 
 
+def test_resolvers_are_common_if_every_word_has_the_same_and_there_are_any():
+    bank = heads_of(["resolver"] * 2)
+    both = pd.concat([bank, bank.assign(word="mole", rank=[2, 1])])
+    assert heads.common_resolvers(both, ["bank", "mole"]) == ["L0H0", "L0H1"]
+    assert heads.common_resolvers(bank, ["bank", "mole"]) == []
+    assert heads.common_resolvers(bank[:0], []) == []
+
+
 def test_leaders_are_common_if_all_words_have_the_same_in_any_order():
     bank = heads_of(["mover"] * 3)
     both = pd.concat([bank, bank.assign(word="mole", rank=[2, 1, 3])])

@@ -29,7 +29,7 @@ READS = {
     "encoder-decoder": "A source both ways, a target left to right",
 }
 REPORTS = Path(__file__).parents[1]
-PICTURES = ("lessons/*.png", "real/*.png", "real/*.svg", "*.png", "pages/*")
+PICTURES = ("lessons/*.png", "real/*.png", "real/*.svg", "*.png")
 # The path from a page to reports/, so that the pictures also show in the repository
 OUTSIDE = "../../"
 PICTURE = re.compile(rf"(!\[[^\]]*\]\({re.escape(OUTSIDE)}([^)]+\.(?:png|svg))\))")

@@ -29,7 +29,16 @@ READS = {
     "encoder-decoder": "A source both ways, a target left to right",
 }
 REPORTS = Path(__file__).parents[1]
-PICTURES = ("lessons/*.png", "real/*.png", "real/*.svg", "*.png")
+# Pictures, and the pages to open with their tables.
+CARRIED = (
+    "lessons/*.png",
+    "real/*.png",
+    "real/*.svg",
+    "*.png",
+    "pages/*.*",
+    "pages/*/*.html",
+    "pages/*/*.csv",
+)
 # The path from a page to reports/, so that the pictures also show in the repository
 OUTSIDE = "../../"
 PICTURE = re.compile(rf"(!\[[^\]]*\]\({re.escape(OUTSIDE)}([^)]+\.(?:png|svg))\))")
@@ -45,7 +54,7 @@ def on_files(files, config):
     """Add the pictures of reports/ to the site."""
     from mkdocs.structure.files import File
 
-    for picture in sorted(path for pattern in PICTURES for path in REPORTS.glob(pattern)):
+    for picture in sorted(path for pattern in CARRIED for path in REPORTS.glob(pattern)):
         files.append(
             File.generated(
                 config, picture.relative_to(REPORTS).as_posix(), abs_src_path=str(picture)

@@ -15,7 +15,6 @@ from .maps import BESIDE_NOUNS as BESIDE_NOUNS
 from .maps import MARKS as MARKS
 from .maps import MIXER as MIXER
 from .maps import NUMBERS_FROM as NUMBERS_FROM
-from .maps import SMALLEST_CELL as SMALLEST_CELL
 from .maps import VALUES as VALUES
 from .maps import cell_size as cell_size
 from .maps import control_strips as control_strips

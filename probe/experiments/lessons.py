@@ -30,7 +30,6 @@ ANSWERS = False
 SECONDS = 1.5
 HEADING = "believe"
 TITLE = "Well-known sentences"
-MOST_LESSONS = 3  # sentences of the lesson with the same word
 # What a row says of the sentence.
 SENTENCE = (
     *("text", "word", "sense", "start", "end"),

@@ -51,7 +51,7 @@ class HeadChoice:
     n_heads: int = 1
 
 
-class WordChoice(NamedTuple):
+class ChosenWord(NamedTuple):
     """The word to follow.
 
     guessed: whether it is only the last word, neither requested nor in the lexicon
@@ -145,7 +145,7 @@ def require_word(word: str | None, whose: str, example: str) -> None:
         )
 
 
-def choose_word(text: str, word: str | None, *, also_in: str | None = None) -> WordChoice:
+def choose_word(text: str, word: str | None, *, also_in: str | None = None) -> ChosenWord:
     """The word of a text to follow: the requested word, otherwise the last word that is in the
     lexicon, otherwise the last word.
 
@@ -155,7 +155,7 @@ def choose_word(text: str, word: str | None, *, also_in: str | None = None) -> W
     """
     require_word(word, "text", "bank")
     if word is not None:
-        return WordChoice(word)
+        return ChosenWord(word)
     words = WORD.findall(text)
     if not words:
         raise InputError(
@@ -179,7 +179,7 @@ def choose_word(text: str, word: str | None, *, also_in: str | None = None) -> W
     chosen = (words + lexicon_words)[-1]
     skipped = {fold(chosen), *FUNCTION_WORDS}
     others = tuple(each for each in dict.fromkeys(words) if fold(each) not in skipped)
-    return WordChoice(chosen, not lexicon_words, also_in is not None, others)
+    return ChosenWord(chosen, not lexicon_words, also_in is not None, others)
 
 
 def word_in_text(model: Model, text: str, word: str | None) -> WordInText:

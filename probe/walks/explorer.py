@@ -75,7 +75,7 @@ class SessionState:
     """A question, with its word in the text and in the second text, if there is one."""
 
     question: Question
-    word_choice: choose.WordChoice
+    word_choice: choose.ChosenWord
     word: WordInText
     second: WordInText | None
 

@@ -13,7 +13,7 @@ from probe.model.model import Model
 from probe.model.tokens import Tokens
 from probe.stats.numbers import decimal, percent
 from probe.walks.axes import SenseAxis
-from probe.walks.choose import HeadChoice, WordChoice, count_word, is_unreadable, late_cue
+from probe.walks.choose import ChosenWord, HeadChoice, count_word, is_unreadable, late_cue
 from probe.walks.numbers import Quantities
 from probe.walks.pair import CausalTrace
 from probe.walks.scene import SAME_VECTOR, Scene, visible
@@ -80,7 +80,7 @@ def statements(
     scene: Scene,
     quantities: Quantities,
     choice: HeadChoice,
-    word: WordChoice | None = None,
+    word: ChosenWord | None = None,
     senses: SenseAxis | None = None,
 ) -> dict[str, Any]:
     """The sentences of a walk by name, with two facts that its page asks for; plain JSON.
@@ -220,7 +220,7 @@ def _logit_rows(model: Model, scene: Scene) -> list[list[str]]:
     ]
 
 
-def guessed(scene: Scene, word: WordChoice) -> str | None:
+def guessed(scene: Scene, word: ChosenWord) -> str | None:
     """That the word was only guessed; None if it was requested or is in the lexicon."""
     where = "that both sentences have" if word.shared else "of the sentence"
     return GUESSED.format(word=scene.word.text, where=where) if word.guessed else None

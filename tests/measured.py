@@ -20,8 +20,9 @@ from probe.experiments.observe import observe, split_senses
 from probe.experiments.options import Options
 from probe.experiments.prepare import prepare_pairs
 from probe.experiments.record import WordRecord
+from probe.experiments.table import every_experiment
 from probe.model.model import Model
-from probe.results.frames import of_experiments
+from probe.results.frames import of_experiment, of_experiments, of_table
 from probe.studies.study import STUDY_DEFAULTS
 
 __all__ = [
@@ -81,8 +82,11 @@ def studied(
 
 
 def table_of(record: WordRecord, name: str) -> pd.DataFrame:
-    """A table of a word."""
-    return of_experiments([record])[name]
+    """A table of a word; the others are not made."""
+    [experiment] = [each for each, room in every_experiment().items() if name in room.TABLES]
+    room = every_experiment()[experiment]
+    result = of_table(room, record.measured[experiment], name)
+    return of_experiment(room.TABLES[name], [(record, result)])
 
 
 def assert_same(record: Any, expected: Any) -> None:

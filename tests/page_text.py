@@ -53,9 +53,12 @@ def macro(template: str, name: str) -> Callable[..., str]:
     )
 
 
+EMPTY = without_rows()
+
+
 def by_word(frames):
     """The rows of each word, by word and table, as the templates read them."""
-    return rows_by_word(without_rows() | dict(frames))
+    return rows_by_word(EMPTY | dict(frames))
 
 
 def fact_macros():

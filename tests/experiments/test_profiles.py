@@ -255,7 +255,7 @@ def test_scores_equal_those_of_transformer_lens():
     assert_detector_agrees(random_model(), texts=40)
 
 
-@pytest.mark.slow
+@pytest.mark.campaign  # a random model of the same shape is compared above
 def test_scores_of_smollm2_equal_those_of_transformer_lens():
     need_smollm2()
     assert_detector_agrees(probe.load("smollm2"), texts=2)

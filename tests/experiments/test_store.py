@@ -15,7 +15,7 @@ from probe.model.load import untrained
 
 pytestmark = pytest.mark.slow
 
-PAIRS = 8
+PAIRS = 4
 # A sentence that is left out, because its cue follows the word.
 LATE = make_sentences(frames=1, distances=(1,), cues=2, cue_after=True)[0]
 SENTENCES = [*make_sentences(cues=12), LATE]
@@ -36,7 +36,7 @@ def records():
     tiny = embedded()
     planted, _ = planted_model("backup", 0)
     return (
-        measured(tiny, prepare(tiny, "bank", probe.lexicon.expand("bank").sentences[:48])),
+        measured(tiny, prepare(tiny, "bank", probe.lexicon.expand("bank").sentences[:24])),
         measured(planted, prepare(planted, WORD, SENTENCES)),
     )
 

@@ -199,11 +199,9 @@ def test_no_headline_is_an_auroc(tmp_path):
 # --- in a report ----------------------------------------------------------------------------------
 
 
-def test_a_report_shows_the_words_of_its_sample_and_names_the_whole_scan(tmp_path_factory):
-    study = probe.study(
-        "tiny-senses", "bank", permutations=99, max_pairs=4, experiments=["cue_sample"]
-    )
-    page = probe.write(study, tmp_path_factory.mktemp("report"))
+def test_a_report_shows_the_words_of_its_sample_and_names_the_whole_scan(tmp_path):
+    study = stored_study("bank")
+    page = probe.write(study, tmp_path)
     summary = study.frames["cue_samples"].to_dict("records")[0]
     rows = study.frames["cue_sample"]
     strongest = strongest_first(rows)["cue"]
@@ -213,7 +211,6 @@ def test_a_report_shows_the_words_of_its_sample_and_names_the_whole_scan(tmp_pat
     assert strongest.iloc[0] in section and strongest.iloc[-1] in section
     assert f"{summary['drawn']:,}".replace(",", "\u202f") in section
     assert "probe cues bank" in section
-    assert probe.read(page.parent).frames["cue_sample"].equals(rows)
 
 
 def test_a_report_without_cue_samples_has_no_such_section(tmp_path):

@@ -61,7 +61,6 @@ spec.loader.exec_module(gallery)
 # --- scripts --------------------------------------------------------------------------------------
 
 
-@pytest.mark.real_model
 @pytest.mark.parametrize(
     "script",
     [

@@ -15,8 +15,6 @@ from transformers import GPT2Tokenizer
 
 from probe.model import forward
 
-pytestmark = pytest.mark.slow
-
 SCRIPT = Path(__file__).parents[2] / "analyses" / "ioi.py"
 SHAPE = {"n_layer": 3, "n_head": 4, "n_embd": 32, "n_positions": 512}
 NAMES = ("Mary", "John", "Tom", "James", "Dan", "Sid", "Martin", "Amy")

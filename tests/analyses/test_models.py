@@ -35,8 +35,6 @@ from transformers import AutoTokenizer
 from probe import lexicon
 from probe.model.find import EMBEDDED_FOLDER
 
-pytestmark = pytest.mark.real_model
-
 ATTENTION, NORM = 4 * (128 * 128 + 128), 2 * 128
 BLOCK = ATTENTION + 2 * 128 * 256 + 256 + 128 + 2 * NORM
 FORMS = {form for word in lexicon.words() for form in (word, plural(word))}

@@ -1,10 +1,9 @@
-"""Faults that the fast tests must notice: `make campaign`, or `python
-tests/campaign/mutations.py`.
+"""Faults that the tests must notice: `make campaign`, or `python tests/campaign/mutations.py`.
 
 Every row of FAULTS puts one fault into a copy of `probe/`: a sign, a mask, a scale, a position off
 by one, swapped labels, a missing bias, a wrong donor, a wrong fold. The script runs the tests
 of the fault's file on that copy, which should notice it first, then the tests of its package, then
-all fast tests, each until the first failure. `mutations.csv` names the test that caught each fault. The exit status is 1
+all tests of `make test` but those in a browser, each until the first failure. `mutations.csv` names the test that caught each fault. The exit status is 1
 if a fault was not caught, or if tests fail without a fault.
 """
 
@@ -12,7 +11,6 @@ import argparse
 import importlib
 import multiprocessing
 import os
-import re
 import shutil
 import signal
 import sys
@@ -28,6 +26,7 @@ import pytest
 ROOT = Path(__file__).parent.parent.parent
 COLUMNS = ("file", "breaks", "caught", "by")
 LONGEST = 1800  # seconds: a fault may also cause an endless loop
+MARKS = "not (campaign or browser)"
 TABLE = "tests/package/test_mutations.py"  # the test of the faults themselves, which fails for any of them
 LIBRARIES = (
     "torch",
@@ -174,8 +173,8 @@ class First:
 
 
 def first_failure(fault: Fault | None, tests: str) -> str:
-    """The first of the fast tests in a folder that fails with the fault; "" if all pass. Changes
-    the process."""
+    """The first of the tests in a folder that fails with the fault; "" if all pass. Changes the
+    process."""
     with copied(fault) as folder, open(os.devnull, "w") as nowhere:
         os.chdir(folder)
         sys.path.insert(0, str(folder))
@@ -189,22 +188,11 @@ def first_failure(fault: Fault | None, tests: str) -> str:
         signal.alarm(LONGEST)
         first = First()
         quiet = ["-x", "-q", "-p", "no:cacheprovider", f"--ignore={TABLE}"]
-        status = pytest.main([*quiet, "-m", fast_marks(), tests], [first])
+        status = pytest.main([*quiet, "-m", MARKS, tests], [first])
         os.chdir(ROOT)
         return first.name or (
             "" if status in (0, pytest.ExitCode.NO_TESTS_COLLECTED) else f"{tests}: {status!r}"
         )
-
-
-def fast_marks() -> str:
-    """The options of `make test-fast` that exclude tests, from the Makefile."""
-    marks = re.search(
-        r"^test-fast:.*\n.*-m \"(.+)\"",
-        (ROOT / "Makefile").read_text(encoding="utf-8"),
-        re.MULTILINE,
-    )
-    assert marks
-    return marks[1]
 
 
 def try_out(faults: Sequence[Fault | None], workers: int) -> list[str]:

@@ -22,8 +22,6 @@ from probe.model.load import read_weights
 from probe.patching.edges import edges_of
 from probe.results.frames import without_rows
 
-pytestmark = pytest.mark.slow
-
 PAIRS, PERMUTATIONS = 36, 199
 SENTENCES = make_sentences(cues=12, distances=(2, 3))
 COLUMNS = {name: tuple(table.columns) for name, table in circuit.TABLES.items()}

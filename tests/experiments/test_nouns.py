@@ -101,7 +101,6 @@ def compared_with_nouns(kind: str, seed: int):
     return compare_with_nouns(model_of(Circuit(HEADS[kind], ("",) * len(HEADS[kind])), seed))
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("seed", mostly_campaign(range(20)))
 @pytest.mark.parametrize("kind", HEADS)
 def test_effects_on_any_noun_are_separated_from_effects_on_the_word(kind, seed):
@@ -367,7 +366,6 @@ def test_nouns_that_cannot_replace_the_word_are_refused_before_the_work():
     )
 
 
-@pytest.mark.slow
 def test_a_few_user_nouns_are_measured_without_a_gate_and_unusable_nouns_are_listed():
     """One head has the same effect on the word as another head has on any noun: nouns have half of
     the gap, and the first head does not contribute to it."""
@@ -399,7 +397,6 @@ def as_verbs(rows):
     ]
 
 
-@pytest.mark.slow
 def test_a_word_that_is_no_noun_or_has_no_nouns_is_studied_but_not_compared(with_shipped_nouns):
     """The same heads move the word, but no verdict is better than mover."""
     compared = with_shipped_nouns
@@ -420,7 +417,6 @@ def test_a_word_that_is_no_noun_or_has_no_nouns_is_studied_but_not_compared(with
         assert set(study.heads["verdict"]) <= {"mover", "none", "separates"}
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("kind", "verdict"),
     mostly_campaign([("function_word", "resolver"), ("any_function_word", "confounded")]),
@@ -452,7 +448,6 @@ def test_a_difference_in_an_untrained_model_is_no_nuisance_if_only_the_word_take
     assert head["more"] == pytest.approx(of_word, abs=0.05)
 
 
-@pytest.mark.slow
 def test_an_encoder_separates_effects_on_any_noun_from_effects_on_the_word(tmp_path):
     """In an encoder a noun changes what every position reads, so whole texts are run."""
     sides = [
@@ -469,7 +464,6 @@ def test_an_encoder_separates_effects_on_any_noun_from_effects_on_the_word(tmp_p
     assert heads.loc[SPECIFIC, "more"] > 0.3 and heads.loc[SPECIFIC, "p_more"] < 0.05
 
 
-@pytest.mark.slow
 def test_a_model_of_one_layer_is_compared_likewise(tmp_path, monkeypatch):
     monkeypatch.setattr(handmade, "LAYERS", 1)
     heads = [resolver(0, 1, takes=EVEN, size=1.5), to_any(0, 2, 1.5)]  # half of the gap each
@@ -517,7 +511,6 @@ def test_a_text_with_the_word_in_other_tokens_is_not_compared():
     }
 
 
-@pytest.mark.slow
 def test_edges_and_mlps_are_compared_with_nouns_that_have_no_gap(with_shipped_nouns):
     """The model changes only the word, so an edge does more for it by all that it does."""
     edges = with_shipped_nouns.edges

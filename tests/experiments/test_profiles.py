@@ -261,7 +261,6 @@ def test_scores_of_smollm2_equal_those_of_transformer_lens():
     assert_detector_agrees(probe.load("smollm2"), texts=2)
 
 
-@pytest.mark.real_model
 def test_a_profile_costs_less_than_ten_bare_forwards(tiny):
     natural, repeated = room.natural_texts(tiny)[::6], room.random_texts(tiny, seed=0)
     repeated = repeated._replace(texts=repeated.texts[::6])
@@ -484,8 +483,6 @@ def test_the_tooltip_of_the_map_has_a_line_on_every_head():
     assert "in general" not in json.dumps(charts.head_map(study.word_heads, "bank").to_dict())
 
 
-@pytest.mark.slow
-@pytest.mark.real_model
 def test_a_card_says_what_its_head_does_in_general(tiny, tmp_path):
     study = probe.study(
         tiny,

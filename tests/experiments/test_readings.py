@@ -34,8 +34,6 @@ from probe.model.trace import target_states
 from probe.results.columns import COLUMNS
 from probe.stats import axes
 
-pytestmark = pytest.mark.slow
-
 LAYERS, HEADS = ODD["n_layer"], ODD["n_head"]
 TEXT = "The mole dug a tunnel under the river bank after the flood."
 TEXTS = (

@@ -13,8 +13,6 @@ from probe.experiments.store import read_record, write_record
 from probe.experiments.table import every_experiment
 from probe.model.load import untrained
 
-pytestmark = pytest.mark.slow
-
 PAIRS = 4
 # A sentence that is left out, because its cue follows the word.
 LATE = make_sentences(frames=1, distances=(1,), cues=2, cue_after=True)[0]

@@ -26,7 +26,6 @@ from seeds import mostly_campaign
 HEADS = {"word": ["bank", "bank", "mole"], "head": [0, 1, 0], "net": [0.5, -0.25, 0.1]}
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("name", mostly_campaign(["survey", "walk", "report_encoder"], here=2))
 def test_a_survey_a_walk_and_a_report_write_what_is_stored(name):
     """`make golden-update` stores what they write now; `make golden` compares every case.

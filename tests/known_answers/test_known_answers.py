@@ -53,8 +53,6 @@ from probe.patching import heads as swaps
 from probe.results.columns import COLUMNS
 from probe.studies import study
 
-pytestmark = pytest.mark.slow
-
 SEEDS = (0, 1, 2, 3, 4, 5)
 MAX_PAIRS = 48
 PERMUTATIONS = 199

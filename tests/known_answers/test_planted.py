@@ -62,8 +62,6 @@ from probe.pages.verdicts import with_reasons
 from probe.stats.limits import LEVEL
 from probe.text.sentences import Sentence
 
-pytestmark = pytest.mark.slow
-
 SEEDS = (0, 1, 2)
 by_seed = pytest.mark.parametrize("seed", mostly_campaign(SEEDS))
 # Tested in the campaign only, because a similar circuit is tested in every run.

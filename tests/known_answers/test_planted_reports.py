@@ -14,8 +14,6 @@ from typer.testing import CliRunner
 
 from probe.cli import app
 
-pytestmark = pytest.mark.slow
-
 COLUMNS = ("word", "sense", "text", "start", "end", "frame", "pair", "cue_start", "cue_end")
 
 

@@ -79,7 +79,6 @@ def test_the_pooler_of_a_bert_which_no_formula_reads_is_not_counted(tmp_path) ->
     assert count_parameters(folder).total == plain - (28 * 28 + 28)
 
 
-@pytest.mark.real_model
 def test_the_command_counts_the_parameters_of_an_embedded_model_as_torch_does(run) -> None:
     for name in [row.name for row in probe.available() if row.kind == "embedded"]:
         source = probe.load(name).bridge.original_model.config

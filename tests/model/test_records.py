@@ -284,7 +284,6 @@ def test_a_trace_of_a_pickle_draws_the_same_and_refuses_what_needs_other_weights
     assert message.startswith("Cannot make a cache of a cross-attention trace through")
 
 
-@pytest.mark.real_model
 @pytest.mark.parametrize("name", ["tiny-senses", "tiny-translator"])
 def test_a_pickle_is_as_large_as_its_numbers_and_w_o(name: str) -> None:
     record = probe.trace(name, TEXT, *["la rive"] * (name == "tiny-translator"))

@@ -53,7 +53,6 @@ def test_check_prints_every_row_and_a_summary_and_the_same_rows_as_json(run, che
     assert {"layer", "quantity", "error", "tolerance", "ok"} <= set(certificate["rows"][0])
 
 
-@pytest.mark.real_model
 def test_a_check_of_formulas_that_disagree_exits_with_1_and_names_the_row(run, monkeypatch):
     monkeypatch.setattr(blocks, "softmax", lambda scores: scores.softmax(-2))
     code, out, err = run("check")
@@ -200,7 +199,6 @@ def test_the_command_on_a_page_is_complete(run, tmp_path, monkeypatch, words, op
     assert commands == [command]
 
 
-@pytest.mark.real_model
 def test_replacing_the_result_of_another_command_prints_that_command(run, tmp_path):
     first = ("walk", "The river bank", "--out", "out")
     first_command = (
@@ -221,7 +219,6 @@ def test_replacing_the_result_of_another_command_prints_that_command(run, tmp_pa
     assert to_be_replaced("out", "walk.html", first_command) == message.format("an earlier one")
 
 
-@pytest.mark.real_model
 @pytest.mark.parametrize("options", [("--head", "L1H2"), ("--head", "2", "--layer", "1")])
 def test_a_head_is_chosen_by_its_name_or_by_its_number_in_a_layer(run, options):
     code, out, _ = run("walk", "The river bank", *options, "--out", "out")
@@ -229,7 +226,6 @@ def test_a_head_is_chosen_by_its_name_or_by_its_number_in_a_layer(run, options):
     assert code == 0 and "--layer 1 --head 2</code>" in page
 
 
-@pytest.mark.real_model
 def test_results_of_another_kind_and_foreign_files_are_not_overwritten(run, tmp_path):
     def refused(command, reason):
         before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}

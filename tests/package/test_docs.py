@@ -124,7 +124,6 @@ def one_table():
     FAMILIES.update(rows)
 
 
-@pytest.mark.real_model
 @pytest.mark.parametrize("page", [page for page in PAGES if page.stem in QUICK], ids=QUICK)
 def test_the_code_of_a_page_runs(page, tmp_path, monkeypatch, one_table):
     follow(page, tmp_path, monkeypatch, with_commands=False)

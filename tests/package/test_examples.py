@@ -38,8 +38,6 @@ def public_functions() -> dict[str, Callable]:
     return {name: value for name, value in functions.items() if not isinstance(value, type)}
 
 
-pytestmark = pytest.mark.real_model
-
 FUNCTIONS = public_functions()
 LONG_EXAMPLES = ("study", "cues")  # they measure a word in full
 

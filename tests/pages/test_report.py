@@ -90,7 +90,6 @@ def test_the_page_has_valid_charts_no_time_no_path_and_a_result_to_copy(report_p
     assert text.endswith("seed 0, probe report")
 
 
-@pytest.mark.real_model
 @pytest.mark.parametrize("kind", mostly_campaign(RESULTS, here=4))
 def test_a_result_that_is_read_back_is_written_as_the_same_bytes(kind, tmp_path):
     result = RESULTS[kind]()
@@ -156,7 +155,6 @@ def test_a_folder_without_a_whole_result_is_refused(manifest, message, tmp_path)
     assert str(raised.value) == f"Cannot read a result from {tmp_path}: {message}"
 
 
-@pytest.mark.real_model
 def test_a_damaged_walk_is_refused(tmp_path):
     probe.write(RESULTS["walk"](), tmp_path)
     record = tmp_path / "walk.record"

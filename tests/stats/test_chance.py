@@ -27,8 +27,6 @@ from probe.stats.separation import measure_separation
 from probe.text.splits import cross_fit
 from probe.verdicts import ORDER
 
-pytestmark = pytest.mark.slow
-
 ROOT = Path(__file__).parents[2]
 FEW = 60
 RUNS = mostly_campaign((FEW, 200))

@@ -38,8 +38,6 @@ from probe.studies.evaluation import CHOSEN, COLUMNS, KINDS, OTHER_WORD, compare
 from probe.studies.heads_given import heads_of
 from probe.text.sentences import Sentence
 
-pytestmark = pytest.mark.slow
-
 
 def masks_of(heads):
     """The set of these heads and random sets of others."""

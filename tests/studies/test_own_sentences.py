@@ -8,8 +8,6 @@ import pytest
 
 from probe.experiments.material import LATE
 
-pytestmark = pytest.mark.real_model
-
 NOTE = """\
 word,sense,text,cue
 note,music,The soprano held the last note until the lights went down.,soprano

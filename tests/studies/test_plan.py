@@ -12,8 +12,6 @@ from probe.model import variants
 from probe.pages.terminal import likely, sentences_suffice
 from probe.studies.study import GatePreview, plan_study, preview_gates, study_inputs
 
-pytestmark = pytest.mark.real_model
-
 SENTENCES = probe.lexicon.expand("bank").sentences
 
 
@@ -92,7 +90,6 @@ def test_unusable_nouns_are_reported_before_the_work(tiny):
     assert plan(tiny).unusable_nouns == ()
 
 
-@pytest.mark.slow
 def test_the_dry_run_counts_the_pairs_that_the_study_swaps(tiny):
     rows = [asdict(row) for row in SENTENCES[:96]]
     for number, row in enumerate(rows):
@@ -133,7 +130,6 @@ def test_the_likely_result_is_reported_with_what_to_change(changes, message):
     assert likely(GatePreview("bank", ("river", "money"), **(usual | changes))) == message
 
 
-@pytest.mark.slow
 def test_the_dry_run_has_the_gates_of_the_study_and_no_tokens_are_run_twice(tiny, monkeypatch):
     """The p values equal those of the study, with and without nouns. Swaps, nouns, MLPs and sets of
     heads share what a text has before the word."""

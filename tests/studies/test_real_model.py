@@ -19,7 +19,7 @@ from probe.model.parameters import count_parameters
 from probe.studies.across import numbers_of
 from probe.studies.survey_word import SURVEY, measure_word
 
-pytestmark = [pytest.mark.real_model, pytest.mark.campaign]
+pytestmark = pytest.mark.campaign
 LEADING = [(4, 1), (4, 2), (5, 1)]  # of bank, mole and apple, in the stored report
 
 

@@ -13,7 +13,6 @@ from probe.studies import survey as of_survey
 from probe.studies.study import conclude
 from probe.studies.survey import SURVEY_WITH_PAGES
 
-pytestmark = [pytest.mark.slow, pytest.mark.real_model]
 WORDS = probe.lexicon.words()[:FEWEST_WORDS]
 ROWS = {word: list(probe.lexicon.expand(word).sentences[:24]) for word in WORDS}
 # What a report on so many words measures, and a survey with pages, but less of it.

@@ -21,8 +21,6 @@ from probe.results.columns import COLUMNS
 from probe.stats.numbers import decimal
 from probe.studies.study import studies, study_inputs
 
-pytestmark = [pytest.mark.real_model, pytest.mark.slow]
-
 ROOT = Path(__file__).parents[2]
 # The contract of the heads table.
 CONTRACT = """

@@ -20,8 +20,6 @@ from probe.studies import words, workers
 from probe.studies.survey import NO_ENGLISH, NO_NOUN, plan_survey
 from probe.studies.survey_word import SURVEY
 
-pytestmark = pytest.mark.slow
-
 SHIPPED = probe.lexicon.words()
 WORDS = SHIPPED[:7]  # the fewest with a test of the gap
 

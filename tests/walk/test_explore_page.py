@@ -14,8 +14,6 @@ uvicorn = pytest.importorskip("uvicorn", reason="uvicorn is not installed: probe
 
 from probe.walks import server
 
-pytestmark = pytest.mark.real_model
-
 TOKEN = "secret"
 PATIENCE = 60_000
 GRAMMAR = "tiny-senses learned from a grammar: it shows how the method works, not how English is"

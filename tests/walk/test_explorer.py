@@ -25,8 +25,6 @@ from probe.walks.explore import messages
 from probe.walks.explorer import MAX_TOKENS, Explorer
 from probe.walks.questions import KINDS, WHAT, parse
 
-pytestmark = pytest.mark.real_model
-
 THIS, THAT = "They saw the river from the bank.", "They saw the money from the bank."
 LONGER = "They all saw the money from the bank."
 SWAPS = [[0, 0, "other"], [1, 2, "off"], [2, 1, "mean"]]

@@ -14,8 +14,6 @@ from probe.walks.explore import ExplorerPage
 from probe.walks.explorer import Explorer
 from probe.walks.questions import HeadSwap, Question
 
-pytestmark = pytest.mark.real_model
-
 THIS, THAT = "They saw the river from the bank", "They took all of the money from the bank"
 NEAR = "They saw the money from the bank"
 HEAD = '<!doctype html><meta charset="utf-8"><title>t</title>'

@@ -16,8 +16,6 @@ testclient = pytest.importorskip(
 from probe.errors import InputError
 from probe.walks import server
 
-pytestmark = pytest.mark.real_model
-
 TOKEN = "secret"
 HOST = "http://127.0.0.1:8000"
 QUESTION = {"what": "sentence", "text": "They saw the river from the bank."}

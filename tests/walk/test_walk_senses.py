@@ -46,7 +46,6 @@ def view_at(model, text, word=None):
     )
 
 
-@pytest.mark.real_model
 def test_the_head_is_the_one_that_moves_the_word_furthest_towards_its_sense(tiny):
     text = "The river bank was muddy"
     view, here = view_at(tiny, text)
@@ -152,7 +151,6 @@ def test_a_caution_at_the_top_says_that_the_sense_cannot_be_known_yet(model, tex
         assert f'caution">{sentence}<' in render(walked, MANIFEST).partition("</header>")[0]
 
 
-@pytest.mark.real_model
 def test_a_model_that_reads_both_ways_is_not_cautioned():
     both = embedded("tiny-senses-bidirectional")
     walked = probe.walk(both, "Apple unveiled a new smartphone", at="Apple")

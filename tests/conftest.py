@@ -22,7 +22,7 @@ from browser import CHROMIUM, NO_CHROMIUM, chromium, opening, sharing
 from embedded import embedded
 
 if TYPE_CHECKING:
-    from probe.model.model import Model
+    from probe import Model
 
 # Two workers on two cores: torch's own threads would only get in the way of each other.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -254,8 +254,8 @@ LOADED: dict[tuple[object, ...], "Model"] = {}
 def embedded_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Load each embedded model once in this process: for commands and examples, which do not
     change a model."""
-    from probe.model import load
-    from probe.model.find import EMBEDDED
+    from inside import EMBEDDED
+    from inside import loading as load
 
     # Private, because every way to load a model by its name passes here, and nothing public does.
     from_name = load._from_name
@@ -276,7 +276,7 @@ def run(
     embedded_once: None, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> Callable[..., tuple[int, str, str]]:
     """Run `probe ARGS` in this process; return exit code, standard output, standard error."""
-    from probe.cli import main
+    from inside import main
 
     def run(*arguments: object) -> tuple[int, str, str]:
         monkeypatch.setattr(sys, "argv", ["probe", *map(str, arguments)])

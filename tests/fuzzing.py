@@ -22,11 +22,11 @@ import pyarrow
 import pyarrow.parquet
 from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis import strategies as st
+from inside import check_row
 from kept import write_totals
 
-from probe.errors import ProbeError
+from probe import ProbeError, read_sentences
 from probe.text.files import FileRow, Source, rows_of
-from probe.text.sentences import check_row, read_sentences
 
 TAKEN, REFUSED = "taken", "refused"
 GOOD = {"word": "bank", "sense": "river", "text": "The river bank", "start": 10, "end": 14}

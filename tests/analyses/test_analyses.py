@@ -21,16 +21,24 @@ import pandas as pd
 import pytest
 import timing
 import torch
+from inside import (
+    TargetText,
+    attention,
+    loading,
+    parameters,
+    positions,
+    read_weights,
+    resampling,
+    swap_pairs,
+    tracing,
+)
+from inside import patched_heads as heads
 from kept import require_same
 from nbclient import NotebookClient
 from packaged import need_smollm2
 
 import probe
 from probe import charts
-from probe.model import attention
-from probe.model.load import read_weights
-from probe.model.variants import TargetText
-from probe.patching.heads import swap_pairs
 
 ROOT = Path(__file__).parents[2]
 REPORTS = ROOT / "reports"
@@ -102,10 +110,9 @@ def test_a_script_opens_as_a_notebook_and_uses_public_names_only(path):
 
 
 MODULES = {
-    *("probe", "probe.charts", "probe.model.attention", "probe.model.load", "probe.model.trace"),
-    *("probe.model.parameters", "probe.patching.heads", "probe.patching.positions"),
-    "probe.stats.resampling",
-}
+    module.__name__
+    for module in (probe, charts, attention, loading, tracing, parameters, heads, positions)
+} | {resampling.__name__}
 PUBLIC = {
     "probe": {*probe.__all__, "charts"},
     "charts": set(charts.__all__),

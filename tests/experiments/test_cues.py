@@ -18,22 +18,25 @@ from handmade import (
     random_model,
     resolver,
 )
+from inside import (
+    cross_fit,
+    frames_for,
+    ids_after,
+    prepare,
+    read_frames,
+    read_weights,
+    resampling,
+    whole_words,
+)
 from measured import studied
 from transformers import GPT2LMHeadModel
 
 import probe
-from probe.errors import InputError
+from probe import InputError, lexicon, load
 from probe.experiments import cues
 from probe.experiments.cue_sample import POSITIONS
 from probe.experiments.cues import ScanAxes, ask, without_beginnings
-from probe.experiments.material import prepare
-from probe.model.load import load, read_weights
-from probe.model.tokens import ids_after, whole_words
-from probe.stats import resampling
 from probe.studies import cues as study
-from probe.text import lexicon
-from probe.text.slots import frames_for, read_frames
-from probe.text.splits import cross_fit
 
 DEPTH = 3
 FORWARD = 1e-5  # of the largest value: batched forward and plain transformers, both in float32

@@ -22,36 +22,51 @@ from handmade import (
     resolver,
     tokens_of,
 )
-from measured import measure, observe, options_of, prepare, prepare_pairs, split_senses, table_of
+from inside import (
+    ALIGNED,
+    OTHER_TOKENS,
+    PAST,
+    STUDY_DEFAULTS,
+    CrossFit,
+    Holdout,
+    TargetText,
+    WordInPlace,
+    as_corpus,
+    at_rows,
+    axes_until,
+    candidates,
+    cross_fit,
+    design,
+    gaps,
+    hold_out,
+    measure,
+    observe,
+    passes_gate,
+    prepare,
+    prepare_pairs,
+    put_in_place,
+    read_weights,
+    replace_tokens,
+    require_usable,
+    restrict,
+    run_swaps,
+    share_out,
+    split_senses,
+    squared_gap,
+    swap_heads,
+    swap_mlps,
+    target_states,
+    usable_pairs,
+)
+from inside import NO_NOUN_FITS as NO_NOUN
+from inside import nouns as nouns_in_place
+from measured import options_of, table_of
 from measured import studied as record_of
 from planted import EVEN, Circuit, model_of, planted_model
 from seeds import likely, mostly_campaign
 
 import probe
 from probe import InputError, lexicon
-from probe.experiments import design
-from probe.experiments import nouns as nouns_in_place
-from probe.experiments.candidates import NO_NOUN, OTHER_TOKENS, PAST, candidates, require_usable
-from probe.experiments.nouns import (
-    WordInPlace,
-    at_rows,
-    axes_until,
-    put_in_place,
-    share_out,
-    usable_pairs,
-)
-from probe.experiments.swaps import gaps, run_swaps
-from probe.model.load import read_weights
-from probe.model.trace import target_states
-from probe.model.variants import TargetText
-from probe.patching.heads import swap_heads
-from probe.patching.mlps import swap_mlps
-from probe.patching.tokens import replace_tokens
-from probe.stats.axes import hold_out, squared_gap
-from probe.studies.study import STUDY_DEFAULTS
-from probe.text.sentences import as_corpus
-from probe.text.splits import ALIGNED, CrossFit, Holdout, cross_fit, restrict
-from probe.verdicts import passes_gate
 
 SENTENCES = make_sentences(cues=12, frames=6, distances=(1, 2))
 GOLDEN = Path(__file__).parents[1] / "golden" / "sentences"

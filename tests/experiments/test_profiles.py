@@ -16,6 +16,7 @@ import torch
 from example_profiles import directions, elsewhere, profiles
 from families import each_family, family_model
 from handmade import random_model, write_checkpoint
+from inside import REPORT, Axis, attention, blocks, hooks, percent, qk
 from packaged import need_smollm2
 from stored_study import stored_study
 from tokenizers import Tokenizer, pre_tokenizers
@@ -25,14 +26,9 @@ from transformer_lens import head_detector
 from transformers import GPT2Config, PreTrainedTokenizerFast
 
 import probe
-from probe import charts
+from probe import charts, load
 from probe.charts.maps import in_general
 from probe.experiments import profiles as room
-from probe.model import attention, blocks, hooks, qk
-from probe.model.load import load
-from probe.pages.folder import REPORT
-from probe.stats.axes import Axis
-from probe.stats.numbers import percent
 
 # --- heads built by hand --------------------------------------------------------------------------
 

@@ -8,15 +8,11 @@ import numpy as np
 import pandas as pd
 import pytest
 from handmade import WORD, make_sentences, resolver_model, without
+from inside import measure, of_experiments, prepare, resampling, split_senses
 from measured import options_of
 
 import probe
 from probe.experiments import qk
-from probe.experiments.material import prepare
-from probe.experiments.measure import measure
-from probe.experiments.observe import split_senses
-from probe.results.frames import of_experiments
-from probe.stats import resampling
 
 SENTENCES = make_sentences(cues=16)
 

@@ -5,13 +5,19 @@ from functools import cache
 import pytest
 from embedded import embedded
 from handmade import WORD, make_sentences
-from measured import assert_same, measure, options_of, prepare, split_senses
+from inside import (
+    every_experiment,
+    measure,
+    prepare,
+    read_record,
+    split_senses,
+    untrained,
+    write_record,
+)
+from measured import assert_same, options_of
 from planted import planted_model
 
 import probe
-from probe.experiments.store import read_record, write_record
-from probe.experiments.table import every_experiment
-from probe.model.load import untrained
 
 PAIRS = 4
 # A sentence that is left out, because its cue follows the word.

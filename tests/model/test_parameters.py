@@ -10,9 +10,9 @@ import torch
 import transformers
 from checkpoints import SMALL_PARAMETERS, make_checkpoint
 from families import HYBRIDS, PAIRED, REPRESENTATIVES, family_model, head_sizes, make_family
+from inside import HEAD_PARTS, PUBLISHED, Sizes, count, count_parameters, sizes_of
 
 import probe
-from probe.model.parameters import HEAD_PARTS, PUBLISHED, Sizes, count, count_parameters, sizes_of
 from probe.pages.parameters import parameter_sentences
 
 # The numbers of the table in introductions (12,288 dimensions, 96 blocks of 96 heads of 128, 50,257

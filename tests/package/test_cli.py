@@ -1,7 +1,6 @@
 """The command line from a user's view: exit codes, one message for every mistake, and files that
 stay unchanged."""
 
-import importlib
 import json
 import os
 import re
@@ -14,13 +13,10 @@ from types import SimpleNamespace
 import pytest
 import torch
 from checkpoints import change_tensors
+from inside import blocks, cli, manifest_of, study_run, terminal, to_be_replaced, write
 
 import probe
-from probe import cli
-from probe.errors import InputError
-from probe.model import blocks
-from probe.pages import terminal
-from probe.pages.folder import manifest_of, to_be_replaced
+from probe import InputError
 
 GOOD = {"word": "bank", "sense": "river", "text": "The river bank", "start": 10, "end": 14}
 
@@ -157,8 +153,7 @@ def test_user_sentences_need_a_sense_and_a_text(run, tmp_path, monkeypatch):
         "sense;text\n"
         + "".join(f"animal;A bat flew {n}.\nclub;He swung the bat {n}.\n" for n in range(8))
     )
-    study = importlib.import_module("probe.studies.study")
-    monkeypatch.setattr(study, "study_inputs", fail_with_words)
+    monkeypatch.setattr(study_run, "study_inputs", fail_with_words)
     result = run("report", "bat", "--sentences", tmp_path / "mine.csv")
     assert_one_line(result, "['bat'] [('bat', 'animal', 2), ('bat', 'club', 13)]")
     emoji = tmp_path / "emoji.csv"
@@ -188,13 +183,13 @@ def test_the_command_on_a_page_is_complete(run, tmp_path, monkeypatch, words, op
     commands = []
     result = SimpleNamespace(unfinished=())
     for module, name, replaced in (
-        ("probe.cli", "_say_cautions", lambda *_, **__: None),
-        ("probe.studies.study", "study_inputs", lambda *_, **__: SimpleNamespace(model=None)),
-        ("probe.studies.study", "plan_study", lambda _: SimpleNamespace(words=words)),
-        ("probe.studies.study", "studies", lambda *_, **__: [result]),
-        ("probe.pages.write", "write", lambda *_, command: commands.append(command)),
+        (cli, "_say_cautions", lambda *_, **__: None),
+        (study_run, "study_inputs", lambda *_, **__: SimpleNamespace(model=None)),
+        (study_run, "plan_study", lambda _: SimpleNamespace(words=words)),
+        (study_run, "studies", lambda *_, **__: [result]),
+        (write, "write", lambda *_, command: commands.append(command)),
     ):
-        monkeypatch.setattr(importlib.import_module(module), name, replaced)
+        monkeypatch.setattr(module, name, replaced)
     assert run("report", *words, *options)[0] == 0
     assert commands == [command]
 
@@ -295,7 +290,7 @@ def test_a_broken_model_folder_is_refused(run, copy):
 def test_help_imports_no_heavy_package():
     code = (
         "import sys; sys.argv = ['probe', '--help']\n"
-        "from probe.cli import main\n"
+        f"from {cli.__name__} import main\n"
         "try: main()\nexcept SystemExit: pass\n"
         "heavy = {'torch', 'pandas', 'altair', 'transformers', 'transformer_lens', 'numpy'} & set(sys.modules)\n"
         "sys.exit(str(heavy) if heavy else 0)"
@@ -315,7 +310,7 @@ def test_help_imports_no_heavy_package():
 def test_waiting_threads_sleep_unless_the_user_sets_a_variable(settings, spins):
     """The settings that torch's OpenMP library reports when it is loaded."""
     code = (
-        "from probe.cli import main\n"
+        f"from {cli.__name__} import main\n"
         "try: main()\nexcept SystemExit: pass\n"
         "import ctypes, importlib.util, pathlib\n"
         "folder = pathlib.Path(importlib.util.find_spec('torch').origin).parent\n"
@@ -360,7 +355,7 @@ def test_only_a_long_loading_prints_a_message(capsys, monkeypatch):
 
 
 def test_an_interrupt_exits_with_130_and_a_message(run, checkpoint, monkeypatch):
-    from probe.model import check
+    from inside import check
 
     def interrupted(*_):
         raise KeyboardInterrupt

@@ -10,9 +10,8 @@ from pathlib import Path
 import pytest
 import typer.main
 from example_sentences import GREEK
+from inside import cli
 from seeds import campaign_except
-
-from probe import cli
 
 PAGES = Path(__file__).parents[2] / "reports" / "docs" / "pages"
 COMMANDS = typer.main.get_command(cli.app).commands

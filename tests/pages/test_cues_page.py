@@ -6,18 +6,16 @@ import numpy as np
 import pandas as pd
 import pytest
 from browser import TOUCH, check_look, until
+from inside import app, percent, strongest_cues
 from page_text import check_charts, one_line
 from seeds import mostly_campaign
 from stored_study import stored_study
 from typer.testing import CliRunner
 
 import probe
+from probe import InputError
 from probe.charts import cues as picture
-from probe.claims.cues import strongest_cues
-from probe.cli import app
-from probe.errors import InputError
 from probe.pages.cues import held_out_sentences
-from probe.stats.numbers import percent
 
 pytestmark = pytest.mark.slow
 

@@ -12,15 +12,12 @@ import numpy as np
 import page_text
 import pandas as pd
 import pytest
+from inside import DRAWN, LATE, ORDER, because, verdict, with_reasons
 from page_text import N
 from stored_study import stored_study
 from verdict_rows import AGAINST, NEAR_ONLY, RESOLVES, SILENT, STANDS_IN
 
-from probe.experiments.material import LATE
 from probe.experiments.senses import NOT_ASKED_FOR
-from probe.pages.verdicts import because, with_reasons
-from probe.text.splits import DRAWN
-from probe.verdicts import ORDER, verdict
 
 FRAMES = stored_study().frames
 OF_BANK = FRAMES["words"]["word"].eq("bank").to_numpy()

@@ -3,20 +3,28 @@ is read back, and what is read back is written as the same bytes."""
 
 import hashlib
 import json
+import os
 from pathlib import Path
 
 import pandas as pd
 import pytest
+from inside import (
+    COLUMNS,
+    REPEATS,
+    TABLES,
+    about,
+    check_folder,
+    dictionary,
+    downloads,
+    html_of,
+    tables,
+)
 from page_text import check_charts, pasted, rows_of_table, section
 from seeds import mostly_campaign
 from stored_study import stored_study
 
 import probe
 from probe import InputError
-from probe.display import html_of
-from probe.pages.folder import check_folder, downloads, tables
-from probe.results.columns import COLUMNS, TABLES, about, dictionary
-from probe.text.sentences import REPEATS
 
 pytestmark = pytest.mark.slow
 
@@ -133,7 +141,7 @@ def test_a_folder_that_cannot_be_written_is_refused_before_anything_is_written(
         with pytest.raises(InputError) as caught:
             probe.write(WINDOW, out)
         assert str(caught.value) == message
-    monkeypatch.setattr("probe.pages.folder.os.access", lambda path, mode: False)
+    monkeypatch.setattr(os, "access", lambda path, mode: False)
     with pytest.raises(InputError, match="may not be written, expected a folder"):
         check_folder(tmp_path / "out")
     assert {path.name for path in tmp_path.iterdir()} == {"file", "ambiguity.html"}

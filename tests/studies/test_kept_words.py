@@ -6,13 +6,12 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
+from inside import SURVEY, job_of, keep_loaded, model_of, provenance, record_name
 from transformers import AutoTokenizer, GPT2LMHeadModel
 
 import probe
-from probe import provenance
-from probe.model.model import Model
-from probe.studies.survey_word import SURVEY
-from probe.studies.words import job_of, keep_loaded, record_name
+from probe import Model
+from probe.model import model as model_module
 
 TINY = Path(probe.__file__).parent / "model" / "embedded" / "tiny-senses"
 SENTENCES = probe.lexicon.expand("bank").sentences
@@ -77,7 +76,7 @@ def test_options_and_versions_are_part_of_the_record(monkeypatch: pytest.MonkeyP
             patch.setattr(
                 provenance, "version", lambda name, new=package: "9" if name == new else "1"
             )
-            patch.setattr("probe.model.model.numeric_versions", versions)
+            patch.setattr(model_module, "numeric_versions", versions)
             names.append(kept_in(probe.load("tiny-senses")))
     assert len(set(names)) == len(names) == 6
 
@@ -117,5 +116,5 @@ def test_a_worker_with_another_tokenizer_is_refused(folder: Path) -> None:
     other = probe.load("tiny-senses-bidirectional")
     keep_loaded(job_of(other, SURVEY), other)  # so that the process has not loaded the job's model
     with pytest.raises(probe.ModelError) as caught:
-        probe.studies.words.model_of(job)
+        model_of(job)
     assert "its weights, config, tokenizer or libraries differ" in str(caught.value)

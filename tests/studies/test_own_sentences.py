@@ -5,8 +5,7 @@ import re
 
 import pandas as pd
 import pytest
-
-from probe.experiments.material import LATE
+from inside import LATE
 
 NOTE = """\
 word,sense,text,cue

@@ -5,12 +5,19 @@ from dataclasses import asdict
 
 import pandas as pd
 import pytest
+from inside import (
+    TOO_FEW_NOUNS,
+    GatePreview,
+    head_effects,
+    likely,
+    plan_study,
+    preview_gates,
+    sentences_suffice,
+    study_inputs,
+    variants,
+)
 
 import probe
-from probe.experiments.beside_nouns import TOO_FEW_NOUNS
-from probe.model import variants
-from probe.pages.terminal import likely, sentences_suffice
-from probe.studies.study import GatePreview, plan_study, preview_gates, study_inputs
 
 SENTENCES = probe.lexicon.expand("bank").sentences
 
@@ -156,7 +163,7 @@ def test_the_dry_run_has_the_gates_of_the_study_and_no_tokens_are_run_twice(tiny
 
 
 def test_the_dry_run_says_what_is_likely_and_writes_nothing(run, tmp_path, monkeypatch):
-    monkeypatch.setattr("probe.experiments.heads.swap_every_head", pytest.fail)
+    monkeypatch.setattr(head_effects, "swap_every_head", pytest.fail)
     file = tmp_path / "rows.csv"
     pd.DataFrame(unmarked(paired=True)).to_csv(file, index=False)
     out = tmp_path / "out"

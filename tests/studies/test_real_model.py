@@ -10,14 +10,12 @@ import gguf
 import numpy as np
 import pytest
 import torch
+from inside import SURVEY, count_parameters, measure_word, numbers_of
 from packaged import need_smollm2
 from plain_survey import plain_word
 from transformers import AutoModelForCausalLM
 
 import probe
-from probe.model.parameters import count_parameters
-from probe.studies.across import numbers_of
-from probe.studies.survey_word import SURVEY, measure_word
 
 pytestmark = pytest.mark.campaign
 LEADING = [(4, 1), (4, 2), (5, 1)]  # of bank, mole and apple, in the stored report

@@ -11,15 +11,20 @@ import pandas as pd
 import pytest
 import xarray as xr
 from embedded import embedded
+from inside import (
+    COLUMNS,
+    REPORT,
+    decimal,
+    every_experiment,
+    manifest_of,
+    read_record,
+    studies,
+    study_inputs,
+)
+from inside import choose_experiments as choose
 from stored_study import rows_of, stored_study
 
 import probe
-from probe.experiments.store import read_record
-from probe.experiments.table import choose, every_experiment
-from probe.pages.folder import REPORT, manifest_of
-from probe.results.columns import COLUMNS
-from probe.stats.numbers import decimal
-from probe.studies.study import studies, study_inputs
 
 ROOT = Path(__file__).parents[2]
 # The contract of the heads table.
@@ -192,7 +197,7 @@ def test_another_seed_draws_anew_and_keeps_the_read_out_layer(tiny, study):
 
 @pytest.mark.campaign
 def test_an_untrained_model_has_no_gap_and_nothing_is_ranked():
-    from probe.model import load
+    from inside import loading as load
 
     random_model = load.untrained(embedded(), seed=0)
     quick = QUICK | {"sentences": None}

@@ -8,17 +8,22 @@ from dataclasses import replace
 
 import pytest
 import torch
+from inside import (
+    NO_ENGLISH,
+    NO_NOUN,
+    SURVEY,
+    counted,
+    not_swapped,
+    plan_survey,
+    survey_run,
+    survey_suffices,
+    words,
+    workers,
+)
 from seeds import mostly_campaign
 
 import probe
-from probe.errors import InputError
-from probe.experiments.measure import not_swapped
-from probe.pages.terminal import survey_suffices
-from probe.stats.numbers import counted
-from probe.studies import survey as survey_run
-from probe.studies import words, workers
-from probe.studies.survey import NO_ENGLISH, NO_NOUN, plan_survey
-from probe.studies.survey_word import SURVEY
+from probe import InputError
 
 SHIPPED = probe.lexicon.words()
 WORDS = SHIPPED[:7]  # the fewest with a test of the gap

@@ -8,22 +8,29 @@ import torch
 from embedded import embedded
 from families import family_model
 from hooked_runs import edit_at, read_all
+from inside import (
+    COMPONENTS,
+    EMBEDDED,
+    KINDS,
+    MAX_TOKENS,
+    WHAT,
+    Explorer,
+    TargetText,
+    choose,
+    forward,
+    frames_for,
+    hooks,
+    messages,
+    parse,
+    read_weights,
+    swap_heads,
+    target_states,
+    trace_positions,
+)
+from inside import walk_axes as axes
 
 import probe
-from probe.errors import InputError, UnsupportedModel
-from probe.model import forward, hooks
-from probe.model.find import EMBEDDED
-from probe.model.load import read_weights
-from probe.model.tokens import tokenize
-from probe.model.trace import target_states
-from probe.model.variants import TargetText
-from probe.patching.heads import swap_heads
-from probe.patching.positions import COMPONENTS, trace_positions
-from probe.text.slots import frames_for
-from probe.walks import axes, choose
-from probe.walks.explore import messages
-from probe.walks.explorer import MAX_TOKENS, Explorer
-from probe.walks.questions import KINDS, WHAT, parse
+from probe import InputError, UnsupportedModel, tokenize
 
 THIS, THAT = "They saw the river from the bank.", "They saw the money from the bank."
 LONGER = "They all saw the money from the bank."

@@ -6,13 +6,10 @@ import re
 import sys
 
 import pytest
+from inside import Explorer, ExplorerPage, HeadSwap, Question, explore, scene
 
 import probe
-from probe.errors import InputError
-from probe.walks import explore, scene
-from probe.walks.explore import ExplorerPage
-from probe.walks.explorer import Explorer
-from probe.walks.questions import HeadSwap, Question
+from probe import InputError
 
 THIS, THAT = "They saw the river from the bank", "They took all of the money from the bank"
 NEAR = "They saw the money from the bank"

@@ -13,8 +13,9 @@ testclient = pytest.importorskip(
     "starlette.testclient", reason="starlette is not installed: probe-heads[explore]"
 )
 
-from probe.errors import InputError
-from probe.walks import server
+from inside import server
+
+from probe import InputError
 
 TOKEN = "secret"
 HOST = "http://127.0.0.1:8000"

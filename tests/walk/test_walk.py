@@ -11,14 +11,12 @@ import pandas as pd
 import pytest
 import torch
 from families import family_model
+from inside import DESCRIBED, attention, choose, formula, scene
 from markupsafe import escape
 from page_text import check_charts
 
 import probe
-from probe.model import attention
-from probe.walks import choose, numbers, scene
-from probe.walks.frames import DESCRIBED
-from probe.walks.page import formula
+from probe.walks import numbers
 
 TEXT = "The mole dug a tunnel under the river bank after the flood."
 

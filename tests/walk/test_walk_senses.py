@@ -12,21 +12,25 @@ import torch
 from browser import settled, unfold
 from embedded import embedded
 from hooked_runs import edit_at, read_all
+from inside import (
+    AttentionView,
+    TargetText,
+    choose,
+    fit_axis,
+    observe,
+    percent,
+    prepare,
+    read_weights,
+    render,
+    sentences_of,
+    target_states,
+    trace_positions,
+)
+from inside import walk_axes as axes
 from test_walk import unpacked
 from test_walk_families import MANIFEST
 
 import probe
-from probe.experiments.material import prepare, sentences_of
-from probe.experiments.observe import observe
-from probe.model.load import read_weights
-from probe.model.trace import target_states
-from probe.model.variants import TargetText
-from probe.patching.positions import trace_positions
-from probe.stats.axes import fit_axis
-from probe.stats.numbers import percent
-from probe.walks import axes, choose
-from probe.walks.page import render
-from probe.walks.scene import AttentionView
 from probe.walks.sentences import distance
 
 RIVER, MONEY = (

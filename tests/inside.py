@@ -37,13 +37,7 @@ if TYPE_CHECKING:
     from probe.experiments.candidates import NO_NOUN as NO_NOUN_FITS
     from probe.experiments.candidates import OTHER_TOKENS, PAST, candidates, require_usable
     from probe.experiments.design import Pairs, Readout, pairs_of
-    from probe.experiments.heads import (
-        every_head,
-        has_effects,
-        net_where,
-        swap_columns,
-        swap_every_head,
-    )
+    from probe.experiments.heads import every_head, net_where, swap_columns, swap_every_head
     from probe.experiments.material import (
         LATE,
         REPEATED,
@@ -67,10 +61,18 @@ if TYPE_CHECKING:
     from probe.experiments.prepare import prepare_pairs
     from probe.experiments.record import WordRecord
     from probe.experiments.store import is_whole, read_record, write_record
-    from probe.experiments.swaps import drawn_effects, effects_of, gaps, run_swaps, swap_effect
+    from probe.experiments.swaps import (
+        drawn_effects,
+        effects_of,
+        gaps,
+        has_effects,
+        run_swaps,
+        swap_effect,
+    )
     from probe.experiments.table import choose as choose_experiments
     from probe.experiments.table import every_experiment
     from probe.model import (
+        agreement,
         attention,
         blocks,
         check,
@@ -84,17 +86,16 @@ if TYPE_CHECKING:
     )
     from probe.model import load as loading
     from probe.model import trace as tracing
-    from probe.model.architectures import FAMILIES, GGUF_FAMILIES, GGUF_KNOWN, NOT_READ, WRAPPERS
+    from probe.model.agreement import ROUNDING, STEPS, rounded_through, text_ids
+    from probe.model.architectures import FAMILIES, GGUF_FAMILIES, GGUF_KNOWN, NOT_READ
+    from probe.model.architectures.wrappers import WRAPPERS
     from probe.model.check import (
         DEFAULT_TEXTS,
         EACH_ROUNDED,
         FROM_SCORES,
-        ROUNDING,
-        STEPS,
         THROUGH_ALL,
         Row,
         certify_pair,
-        rounded_through,
     )
     from probe.model.decomposition import components, logit_lens, residual_stream
     from probe.model.find import EMBEDDED, EMBEDDED_FOLDER, PACKAGED, fetch, find_packaged
@@ -113,7 +114,6 @@ if TYPE_CHECKING:
         BATCH_TOKENS,
         Tokens,
         batch_by_length,
-        find_word,
         ids_after,
         in_order,
         is_one_token,
@@ -233,8 +233,7 @@ if TYPE_CHECKING:
     from probe.text.cues import infer_cues
     from probe.text.sentences import REPEATS, Corpus, LeftOut, Sentence, as_corpus, check_row
     from probe.text.slots import frames_for, read_frames
-    from probe.text.spans import WORD, fold, letters, plain, spans_of
-    from probe.text.spans import find_word as find_spans
+    from probe.text.spans import WORD, find_word, fold, letters, plain, spans_of
     from probe.text.splits import (
         ALIGNED,
         CROSSED,
@@ -275,7 +274,7 @@ if TYPE_CHECKING:
 
 # By name: the module that it is imported from, and its name there.
 HOMES = {
-    alias.asname or alias.name: (node.module, alias.name)
+    alias.asname or alias.name: (str(node.module), alias.name)
     for node in ast.walk(ast.parse(Path(__file__).read_text(encoding="utf-8")))
     if isinstance(node, ast.ImportFrom) and str(node.module).split(".")[0] == "probe"
     for alias in node.names

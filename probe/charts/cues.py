@@ -78,7 +78,7 @@ def cue_scatter(
     middle_name = "mean of all cues" if without_cue is None else "without a cue"
     of_value = "position" if without_cue is None else "effect"
     rows["side"] = [senses[0] if x > middle_at else senses[1] for x in rows["coordinate"]]
-    across = _range(pd.concat([rows["coordinate"], pd.Series([middle_at])]))
+    across = range_with_margin(pd.concat([rows["coordinate"], pd.Series([middle_at])]))
     first, second = (sense if len(sense) <= SHOWN else f"{sense[: SHOWN - 1]}…" for sense in senses)
     up = (0.0, float(rows[heads].to_numpy().max()) * (1 + MARGIN))
     selection = alt.param(
@@ -131,7 +131,7 @@ def cue_scatter(
     found_names = found_dots.mark_text(
         align="left", dx=8, dy=-8, fontSize=12, fontWeight="bold"
     ).encode(text=alt.Text("cue:N"), color=alt.value(INK))
-    placed = [_names(rows, head, across, up, names=names) for head in heads]
+    placed = [names_apart(rows, head, across, up, names=names) for head in heads]
     labels = (
         alt.Chart(pd.concat(placed))
         .transform_filter(f"datum.name == head && (datum.narrow || width >= {WIDE - 80})")
@@ -170,12 +170,12 @@ def cue_scatter(
     return finish(picture, description, height=HEIGHT)
 
 
-def _range(values: pd.Series) -> tuple[float, float]:
+def range_with_margin(values: pd.Series) -> tuple[float, float]:
     margin = MARGIN * float(values.max() - values.min())
     return float(values.min()) - margin, float(values.max()) + margin
 
 
-def _names(
+def names_apart(
     rows: pd.DataFrame,
     head: str,
     across: tuple[float, float],

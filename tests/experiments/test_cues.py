@@ -356,7 +356,7 @@ def test_random_embeddings_separate_no_held_out_cues():
     }
     weights = [read_weights(random_model(seed=seed)) for seed in range(8)]
     plain, whitened = np.mean(
-        [study._by_embedding(each, split, cue_of) for each in weights], axis=0
+        [study.embedding_aurocs(each, split, cue_of) for each in weights], axis=0
     )
     assert 0.35 < plain < 0.65 and 0.35 < whitened < 0.65
 
@@ -490,7 +490,7 @@ def test_a_cue_that_is_drawn_twice_counts_twice():
     both = rng.normal(size=(12, 3))
     frames = np.arange(12) % 2
     times = rng.integers(0, 4, size=12)
-    [weighted] = study._lost(both, frames, times[None].astype(float))
+    [weighted] = study.lost_shares(both, frames, times[None].astype(float))
     squares = np.zeros(3)
     for frame in (0, 1):
         rows = np.repeat(both[frames == frame], times[frames == frame], axis=0)

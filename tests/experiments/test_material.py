@@ -6,8 +6,7 @@ from dataclasses import replace
 import pytest
 from checkpoints import make_checkpoint
 from handmade import PLAIN, WORD, make_sentences, resolver_model, without
-from inside import REPEATED, LeftOut, Sentence, prepare, prepare_counted
-from inside import find_spans as find_word
+from inside import REPEATED, LeftOut, Sentence, find_word, prepare, prepare_counted
 
 from probe import InputError, load, read_sentences
 

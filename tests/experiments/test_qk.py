@@ -174,6 +174,6 @@ def test_the_contrast_has_its_largest_parts_and_the_remainder_and_sums_to_one():
 
 def test_all_heads_of_a_layer_are_one_part_with_their_bias():
     labels = [(part, "MLP 0") for part in ("L1H0", "attention bias 1", "L10H0", "MLP 1")]
-    queries, keys, values = qk._by_layer(labels, np.array([1.0, 2.0, 4.0, 8.0]))
+    queries, keys, values = qk.summed_by_layer(labels, np.array([1.0, 2.0, 4.0, 8.0]))
     table = pd.DataFrame(values, queries, keys)["MLP 0"].to_dict()
     assert table == {"heads 1": 3.0, "heads 10": 4.0, "MLP 1": 8.0}

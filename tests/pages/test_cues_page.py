@@ -62,9 +62,9 @@ def test_each_column_has_its_strongest_unfitted_words_one_form_of_each():
 def test_names_do_not_overlap_in_a_wide_or_a_narrow_picture(scan):
     rows = picture.dots(scan.cues)
     [head] = {f"L{row.layer}H{row.head}" for row in scan.cues.head(1).itertuples()}
-    across = picture._range(rows["coordinate"])
+    across = picture.range_with_margin(rows["coordinate"])
     up = (0.0, float(rows[head].max()))
-    names = picture._names(rows, head, across, up, names=picture.NAMED)
+    names = picture.names_apart(rows, head, across, up, names=picture.NAMED)
     assert len(names) > 15 and 3 < names["narrow"].sum() < len(names)
     for width, visible_names in (
         (picture.WIDE, names),

@@ -280,13 +280,13 @@ def test_the_job_of_a_study_does_not_keep_its_model_in_memory(tiny):
     assert reference() is None
 
 
-def test_workers_tokenize_texts_like_the_model_of_the_survey():
+def test_workers_tokenize_texts_like_the_model_of_the_survey(tiny):
     model = probe.load("tiny-senses", prepend_bos=False, split_special_tokens=False)
     job = words.job_of(model, SURVEY, "tiny-senses")
-    words._loaded.clear()  # as in another process
+    words.keep_loaded(words.job_of(tiny, SURVEY), tiny)  # in place of the survey's own
     loaded = words.model_of(job)
     assert loaded is not model and loaded.config == model.config
-    assert job.model_key != words.job_of(probe.load("tiny-senses"), SURVEY).model_key
+    assert job.model_key != words.job_of(tiny, SURVEY).model_key
 
 
 @pytest.mark.parametrize("number", [None, 2])

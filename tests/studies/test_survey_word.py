@@ -184,10 +184,10 @@ def test_unusable_sentences_are_counted_with_their_reason():
 def test_many_sentences_are_sampled_by_hash_with_both_members_of_a_pair(monkeypatch):
     monkeypatch.setattr(survey_word, "MOST_SENTENCES", 10)
     model, _ = resolver_model(4)
-    sample = survey_word._sample(MANY)
+    sample = survey_word.sample_of(MANY)
     assert len(sample) == 20 and len({row.pair for row in sample}) == 10
-    assert sample == survey_word._sample(sample) and set(sample) < set(MANY)
-    assert set(survey_word._sample(MANY[::-1])) == set(sample)
+    assert sample == survey_word.sample_of(sample) and set(sample) < set(MANY)
+    assert set(survey_word.sample_of(MANY[::-1])) == set(sample)
     record = measure_word(model, MANY, WITHOUT_NOUNS)
     assert record.measured["senses"]["sentences"].sizes["row"] == 20
     assert count_left_out(record)[SAMPLED] == len(MANY) - 20

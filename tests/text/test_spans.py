@@ -4,8 +4,7 @@ that look the same are the same name, word and cue."""
 import unicodedata
 
 import pytest
-from inside import WORD, cross_fit, fold, infer_cues, letters, plain, plan, spans_of
-from inside import find_spans as find_word
+from inside import WORD, cross_fit, find_word, fold, infer_cues, letters, plain, plan, spans_of
 
 import probe
 

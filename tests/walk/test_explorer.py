@@ -84,7 +84,7 @@ def test_a_different_spelling_of_the_word_is_a_caution(explorer):
 
 
 def axis_of(explorer, axis="sentences"):
-    return explorer._sense_axis(
+    return explorer.sense_axis_of(
         explorer.state(parse({"what": "along", "text": THIS, "other": THAT, "axis": axis}))
     )
 

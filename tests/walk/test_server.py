@@ -113,7 +113,7 @@ def test_its_page_and_the_names_of_this_machine_are_accepted(client):
     ],
 )
 def test_a_public_server_accepts_ip_addresses_and_its_name(name, host, ours):
-    assert server._is_own_name(name, host) is ours
+    assert server.is_own_name(name, host) is ours
 
 
 @pytest.mark.parametrize(

@@ -211,7 +211,6 @@ def cautions(frames):
     return page_text.cautions(frames, "made-up", "folder")
 
 
-SOME = FRAMES["sentences"]["word"].eq("bank").to_numpy()
 HALF = FRAMES["sentences"].index % 4 < 2
 UNMARKED = "No cue is marked in the sentences of “bank”, so "
 ONE_LATE = {"left_out": pd.DataFrame({"word": ["bank"], "where": "text", "reason": LATE})}

@@ -2,7 +2,6 @@
 head; refusals.
 """
 
-import base64
 import json
 import re
 
@@ -29,12 +28,6 @@ def walked(model):
 @pytest.fixture(scope="module")
 def traced(model):
     return probe.trace(model, TEXT)
-
-
-def unpacked(walked, name):
-    """An array from the page."""
-    packed = walked.block["arrays"][name]
-    return np.frombuffer(base64.b64decode(packed["data"]), "<f4").reshape(packed["shape"])
 
 
 def coordinates(frame, letter):

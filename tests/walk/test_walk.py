@@ -2,6 +2,7 @@
 head; refusals.
 """
 
+import base64
 import json
 import re
 
@@ -28,6 +29,12 @@ def walked(model):
 @pytest.fixture(scope="module")
 def traced(model):
     return probe.trace(model, TEXT)
+
+
+def unpacked(walked, name):
+    """An array from the page."""
+    packed = walked.block["arrays"][name]
+    return np.frombuffer(base64.b64decode(packed["data"]), "<f4").reshape(packed["shape"])
 
 
 def coordinates(frame, letter):

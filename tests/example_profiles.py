@@ -44,8 +44,15 @@ def elsewhere(readings: pd.DataFrame) -> pd.DataFrame:
 def directions(readings: pd.DataFrame, tokens: tuple[str, ...]) -> pd.DataFrame:
     """One direction of each matrix for each head with sentences, with these tokens on every side."""
     rows = [
-        {"word": word, "layer": layer, "head": head, "matrix": matrix, "number": 0, "share": 0.07}
-        | {"side": side, "end": end, "rank": rank, "token": token}
+        {"word": word, "layer": layer, "head": head, "matrix": matrix, "number": 0}
+        | {
+            "share": 0.07,
+            "share_random": 0.04,
+            "side": side,
+            "end": end,
+            "rank": rank,
+            "token": token,
+        }
         for word, layer, head in readings[["word", "layer", "head"]].drop_duplicates().to_numpy()
         for matrix, sides in {"OV": ("reads", "writes"), "QK": ("query", "key")}.items()
         for side in sides

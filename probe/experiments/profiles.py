@@ -529,6 +529,14 @@ def leading_directions(first: Tensor, second: Tensor) -> Direction:
     return Direction(shares[:DIRECTIONS], reads * signs, writes * signs)
 
 
+def random_shares(d_model: int, d_head: int) -> Tensor:
+    """The shares that the directions of a random matrix of a head's shape hold. `direction`"""
+    generator = torch.Generator().manual_seed(0)
+    first = torch.randn(d_model, d_head, generator=generator)
+    second = torch.randn(d_head, d_model, generator=generator)
+    return leading_directions(first, second).shares
+
+
 def directions_of(weights: Weights, block: Block, head: int) -> dict[str, Direction]:
     """The leading directions of W_V W_O ("OV") and of W_Q W_Kᵀ ("QK") of a head, with the gains of
     the norms of queries, keys and writes.
@@ -586,6 +594,7 @@ def directions_as_tokens(model: Model, heads: Sequence[HeadIndex]) -> list[pd.Da
     if not heads or len(words) < 2 * ENDS:
         return []
     streams = streams_of_tokens(weights, torch.tensor(ids, device=weights.device))
+    by_chance = random_shares(weights.config.d_model, weights.config.d_head).tolist()
     frames = []
     for layer, head in heads:
         block = weights.blocks[layer]
@@ -605,7 +614,8 @@ def directions_as_tokens(model: Model, heads: Sequence[HeadIndex]) -> list[pd.Da
                     for end, sign in (("+", 1), ("-", -1)):
                         order = resampling.order(sign * along[:, number].numpy())[:ENDS]
                         key = {"layer": layer, "head": head, "matrix": matrix, "number": number}
-                        key |= {"share": share, "side": side, "end": end}
+                        key |= {"share": share, "share_random": by_chance[number]}
+                        key |= {"side": side, "end": end}
                         tokens = [words[index] for index in order]
                         frames.append(pd.DataFrame({**key, "rank": range(ENDS), "token": tokens}))
     return frames
@@ -691,6 +701,7 @@ TABLES = {
             "share": Column(
                 "share of the matrix's squared norm that the direction holds", "0 to 1"
             ),
+            "share_random": Column("the same of a random matrix of this shape", "0 to 1"),
             "side": Column(
                 "of OV: reads or writes. Of QK: query (the token that attends) or key (the token "
                 "that is attended to)"

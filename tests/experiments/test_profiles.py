@@ -459,12 +459,16 @@ def test_the_sentences_of_a_card_name_kinds_and_the_share_of_the_cue(tmp_path):
     assert card.count("head in general") == 2
     bank = study.profiles[study.profiles["word"] == "bank"]
     row = of_head(bank, (3, 2), "natural")
+    every = bank[bank["texts"] == "natural"]["cue_share"]
     layer = bank[(bank["texts"] == "natural") & (bank["layer"] == 3)]
     assert (
         f"{percent(row['cue_share'])} goes to the cue. Divided evenly, it would be "
         f"{percent(row['even_share'])}; the median head of layer 3 gives the cue "
-        f"{percent(layer['cue_share'].median())}."
+        f"{percent(layer['cue_share'].median())}. "
+        f"Of all {len(every)} heads, {(every > row['cue_share']).sum()} give it more."
     ) in card
+    assert f"{percent(0.07)} ({percent(0.04)})" in card
+    assert "in brackets, that of a random matrix" in card
     assert f"first token  {percent(row['first'])} ({percent(layer['first'].median())})" in card
 
 

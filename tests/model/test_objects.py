@@ -622,7 +622,7 @@ def in_eight_bits(model: Any) -> None:
 
 
 LAST = "the LlamaForCausalLM: model.norm.weight"
-TYPES = "Pass dtype=torch.float32, for which they are copied."
+TYPES = "Use model = probe.load(model, dtype=torch.float32), which copies them."
 CLASS = "a class holds no weights. Give an object of it, as"
 HOOKED = "it carries hooks (model.layers.1), which would change what is measured. Call remove()"
 OTHER = "it is a GPT2ForTokenClassification, and of model_type 'gpt2' GPT2LMHeadModel is certified."

@@ -645,7 +645,7 @@ REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
         HOOKED,
     ),
     "half": (lambda: in_memory().half(), f"its weights are in torch.float16. {TYPES}"),
-    "two types": (changed(lambda it: norm_of(it).half()), "in torch.float16 and torch.float32. P"),
+    "two types": (changed(lambda it: norm_of(it).half()), "in torch.float16 and torch.float32. U"),
     "another tensor": (lambda: in_memory(mlp_bias=True), "mlp_bias is True in its config, and the"),
     "no model": (lambda: nn.Linear(2, 2), "a Linear: only a name, a folder, a GGUF file, a Huggin"),
     "a dictionary": (dict, "a dict: only a name, a folder, a GGUF file, a Hugging Face model or a"),

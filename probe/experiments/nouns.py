@@ -62,7 +62,7 @@ from probe.model.weights import Weights
 from probe.patching.heads import swap_sets
 from probe.patching.inputs import Rows
 from probe.patching.sets import HeadIndex, mask_of
-from probe.patching.tokens import ReplacedStates, replace_tokens
+from probe.patching.tokens import replace_tokens
 from probe.provenance import hash_of
 from probe.stats import axes
 from probe.stats.axes import HeldOutAxes, squared_gap
@@ -683,12 +683,12 @@ def _run(
     swap_rows = [rows_of_pairs(word.pairs.take(shared_out[noun])) for noun in nouns]
     # Swaps need the states of heads and MLPs in these rows only. `row noun`
     with_parts = torch.tensor([[row in of_noun for of_noun in swap_rows] for row in rows])
-    states = _states(
+    states = replace_tokens(
         weights,
         [word.texts[row] for row in rows],
         [among.nouns[noun] for noun in nouns],
-        with_parts,
-        with_hidden=plan.mlps_per_pair > 0,
+        parts=("z", "hidden") if plan.mlps_per_pair > 0 else ("z",),
+        where=with_parts,
     )
     noun_of = with_parts.nonzero()[:, 1]
     for number, noun in enumerate(nouns):
@@ -724,38 +724,6 @@ def _run(
             z=z,
             hidden=states.hidden[noun_of == number],
         )
-
-
-def _states(
-    weights: Weights,
-    texts: Sequence[TargetText],
-    nouns: Sequence[Sequence[int]],
-    with_parts: Tensor,
-    *,
-    with_hidden: bool,
-) -> ReplacedStates:
-    """The residual streams of all nouns in all texts, and the states of heads and MLPs for some of
-    them, because these states need several times the memory.
-
-    nouns: the tokens of each noun
-    with_parts: where the states of heads and MLPs are returned. `row noun`
-    with_hidden: whether the states of MLPs are returned at all
-
-    `resid` is as in `replace_tokens`. `z` and `hidden` have one axis for rows and nouns, in the
-    order of `with_parts.nonzero()`.
-    """
-    layers, heads, d_model, d_head = weights.shape
-    numbers = d_model + heads * d_head + (weights.blocks[0].d_mlp if with_hidden else 0)
-    bytes_per_row = len(nouns) * layers * numbers * weights.dtype.itemsize
-    at_once = max(1, STATES_BYTES // bytes_per_row)
-    parts = ("resid", "z", "hidden") if with_hidden else ("resid", "z")
-    chunks = []
-    for start in range(0, len(texts), at_once):
-        chunk = slice(start, start + at_once)
-        states = replace_tokens(weights, texts[chunk], nouns, parts=parts)
-        here = with_parts[chunk]
-        chunks.append(ReplacedStates(states.resid, states.z[here], states.hidden[here]))
-    return ReplacedStates(*(torch.cat(part) for part in zip(*chunks, strict=True)))
 
 
 def _writes(

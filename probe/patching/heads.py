@@ -383,7 +383,8 @@ def in_batches(
             if not results:
                 with torch.inference_mode(False):  # so that the caller gets ordinary tensors
                     results = [
-                        torch.empty(len(texts), *part.shape[1:], dtype=part.dtype) for part in parts
+                        torch.empty(len(texts), *part.shape[1:], dtype=part.dtype, device="cpu")
+                        for part in parts
                     ]
             for whole, part in zip(results, parts, strict=True):
                 whole[batch] = part.cpu()

@@ -6,6 +6,7 @@ ways runs the whole text, because a new token changes what every other position 
 """
 
 from collections.abc import Sequence
+from functools import partial
 from typing import NamedTuple
 
 import torch
@@ -60,7 +61,8 @@ def replace_tokens(
         rows = [TargetText(text.ids[: text.at + 1], text.at) for text in texts]
 
     variants, width = tokens.shape
-    wanted = torch.ones(len(rows), variants, dtype=torch.bool) if where is None else where
+    everywhere = torch.ones(len(rows), variants, dtype=torch.bool, device="cpu")
+    wanted = everywhere if where is None else where
     count = int(wanted.sum())
     number = wanted.flatten().cumsum(0).view_as(wanted) - 1  # among those that are wanted
     _, heads, d_model, d_head = weights.shape
@@ -69,9 +71,8 @@ def replace_tokens(
         "z": (count, blocks, heads, d_head) if "z" in parts else (count, 0),
         "hidden": (count, blocks, weights.blocks[0].d_mlp) if "hidden" in parts else (count, 0),
     }
-    states = ReplacedStates(
-        **{name: torch.empty(shape, dtype=weights.dtype) for name, shape in shapes.items()}
-    )
+    empty = partial(torch.empty, dtype=weights.dtype, device="cpu")
+    states = ReplacedStates(**{name: empty(shape) for name, shape in shapes.items()})
 
     def replace(batch: Texts, members: list[int], terms: PositionTerms) -> list[Tensor]:
         here = wanted[members]

@@ -21,14 +21,14 @@ from torch import Tensor
 
 from probe.stats import resampling
 from probe.stats.resampling import Array, Labels, MaxT
-from probe.text.splits import CrossFit
+from probe.text.splits import CrossFit, Holdout
 
 MANY = 100  # sentences per sense: with fewer, a direction of d_head numbers (64, say) fits noise
 # Below the fifty sentences per sense from which a result is no longer called exploratory.
 COMPONENTS = 16
 # Relabellings in one batch: so few that their arrays stay in the processor's cache.
 CHUNK = 16
-# Batches that run at the same time; each holds three arrays of draw x head x sentence.
+# Holdouts that are fitted at the same time.
 THREADS = min(4, os.cpu_count() or 1)
 # Added to the variance within senses, so that a direction in which nothing varies does not decide
 # by itself. Relative to the largest variance, and to the largest squared difference.
@@ -169,7 +169,8 @@ def _fitted(writes: Tensor, split: CrossFit, labels: Labels) -> Iterator[_Fitted
     """Every holdout of a split, under all labellings. `layer head row d_head, draw row`"""
     is_a = np.array(split.is_a)
     exchanged, _ = resampling.as_numbers(list(zip(split.exchanged, split.is_a, strict=True)))
-    for holdout in split.holdouts:
+
+    def fit(holdout: Holdout) -> _Fitted:
         train = list(holdout.train)
         test = list(holdout.test)
         rows, new = _reduced_heads(writes[:, :, train], writes[:, :, test], is_a[train])
@@ -180,7 +181,11 @@ def _fitted(writes: Tensor, split: CrossFit, labels: Labels) -> Iterator[_Fitted
         of_a = labels[:, test].sum(1)
         wins = separation_null(sums, training_labels, new, labels[:, test])
         comparisons = _Comparisons(wins, of_a * (len(test) - of_a))
-        yield _Fitted(rows, new, sums, training_labels, comparisons)
+        return _Fitted(rows, new, sums, training_labels, comparisons)
+
+    # Most of the time goes to eigenvectors and sorting, which release the GIL.
+    with ThreadPoolExecutor(THREADS) as pool:
+        yield from pool.map(fit, split.holdouts)
 
 
 @dataclass(frozen=True, eq=False)
@@ -276,13 +281,10 @@ def separation_null(fit: GroupSums, train_labels: Labels, new: Array, labels: La
 
     It is not divided by a standard error: under the null an AUROC has the same one for every head.
     """
-
-    def chunk(start: int) -> Array:
-        rows = slice(start, start + CHUNK)
-        return won(own_scores(fit, train_labels[rows], new), labels[rows])
-
-    with ThreadPoolExecutor(THREADS) as pool:  # most of the time is sorting, which releases the GIL
-        return np.concatenate(list(pool.map(chunk, range(0, len(labels), CHUNK))))
+    chunks = [slice(start, start + CHUNK) for start in range(0, len(labels), CHUNK)]
+    return np.concatenate(
+        [won(own_scores(fit, train_labels[rows], new), labels[rows]) for rows in chunks]
+    )
 
 
 def own_scores(fit: GroupSums, labels: Labels, new: Array) -> Array:

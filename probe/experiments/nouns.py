@@ -189,6 +189,7 @@ class WordInPlace:
     direct: Sequence[int]
     until: Sequence[int]
     _splits: dict[tuple[int, ...], CrossFit] = field(default_factory=dict, init=False, repr=False)
+    _gaps: dict[tuple[int, ...], Array] = field(default_factory=dict, init=False, repr=False)
 
     def split_of(self, rows: Sequence[int]) -> CrossFit:
         """`split` restricted to the sentences of `rows`. Many nouns fit the same sentences, so it
@@ -200,6 +201,14 @@ class WordInPlace:
             positions = [number for number, row in enumerate(self.split.rows) if row in inside]
             self._splits[key] = restrict(self.split, positions)
         return self._splits[key]
+
+    def squared_gap_of(self, rows: Sequence[int]) -> Array:
+        """g² of the word in the sentences of `rows`, kept like their split. `depth`"""
+        key = tuple(rows)
+        if key not in self._gaps:
+            part = self.split_of(rows)
+            self._gaps[key] = squared_gap(self.resid[list(part.rows)], part)
+        return self._gaps[key]
 
     @property
     def resid(self) -> Tensor:
@@ -722,7 +731,7 @@ def _measured(
         "noun_surprisal": word.surprisal_of(noun, rows),
         "word_surprisal": word.surprisal_of(word.word, rows),
         "squared_gap": squared_gap(resid[rows], part),
-        "word_squared_gap": squared_gap(word.resid[rows], part),
+        "word_squared_gap": word.squared_gap_of(rows_of[noun]),
         "shared_axis": _along_axis(resid[rows], part, word.axes),
         "pair_gap": gaps(noun_axes, resid, pairs),
         "write": _writes(weights, word, [noun_axes, word.axes], z, pairs),

@@ -279,7 +279,7 @@ def total_effects(
     with torch.inference_mode():
         batches = []
         by_batch = []
-        for batch, (cache, along, _) in cache_alike(
+        for batch, cache, along in cache_alike(
             weights, pairs, directions, depth, both_ways=both_ways
         ):
             shifts = totals(cache, edges, along)  # (recipient pair) edge direction

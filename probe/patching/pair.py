@@ -466,10 +466,10 @@ def token_pairs(weights: Weights, a: Rows, b: Rows, depth: int) -> list[TokenPai
 
 
 class PairReading(NamedTuple):
-    """A pair, or several of one layout, and its read-out.
+    """A pair and its read-out.
 
-    directions: `direction d_model`; of several pairs, `recipient direction d_model`
-    gap: `direction`, <a - b, direction> at the word; of several pairs, `pair direction`
+    directions: `direction d_model`
+    gap: `direction`, <a - b, direction> at the word
     """
 
     cache: PairCache
@@ -504,31 +504,25 @@ def cache_alike(
     depth: int,
     *,
     both_ways: bool = True,
-    vectors: int = 0,
-) -> Iterator[tuple[list[int], PairReading]]:
-    """The runs of several pairs of the same layout at once, as many as fit into one batch, with the
-    numbers of the pairs.
+) -> Iterator[tuple[list[int], PairCache, Tensor]]:
+    """The runs of several pairs of the same layout at once, as many as fit into one batch: the
+    numbers of the pairs, their runs, and the directions of each recipient, `recipient direction
+    d_model`.
 
-    vectors: how many vectors the caller runs at once for each pair, if they are more than its
-        tokens
-
-    The other arguments are those of `cache_pairs`.
+    The arguments are those of `cache_pairs`.
     """
     by_pair = _directions_by_pair(weights, directions, len(pairs))
     numbers_of = defaultdict(list)
     for number, pair in enumerate(pairs):
         numbers_of[len(pair.ids[0]), pair.at].append(number)
     for (length, at), numbers in numbers_of.items():
-        at_once = max(1, BATCH_NUMBERS // (max(2 * length, vectors) * weights.blocks[0].d_mlp))
+        at_once = max(1, BATCH_NUMBERS // (2 * length * weights.blocks[0].d_mlp))
         for start in range(0, len(numbers), at_once):
             batch = numbers[start : start + at_once]
             rows = [pairs[number].ids[member] for member in (0, 1) for number in batch]
             cache = cache_pair(weights, rows, at, depth)
-            along = by_pair[batch]
-            a, b = cache.final[:, at, None].chunk(2)
-            gap = ((a - b) @ along.mT)[:, 0]
-            recipients = cache if both_ways else cache.one_way()
-            yield batch, PairReading(recipients, along.repeat(1 + both_ways, 1, 1), gap)
+            along = by_pair[batch].repeat(1 + both_ways, 1, 1)
+            yield batch, cache if both_ways else cache.one_way(), along
 
 
 def _directions_by_pair(weights: Weights, directions: Tensor, pairs: int) -> Tensor:

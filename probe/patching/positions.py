@@ -24,14 +24,13 @@ from torch import Tensor
 
 from probe.model import blocks
 from probe.model.load import ModelSource, read_weights
-from probe.model.tokens import in_order
 from probe.model.weights import Weights
 from probe.patching.inputs import Rows
 from probe.patching.pair import (
     PairCache,
     Part,
     Site,
-    cache_alike,
+    cache_pairs,
     positions_from_word,
     run_patched,
     token_pairs,
@@ -136,30 +135,18 @@ def trace_positions(
     pairs = token_pairs(weights, texts, against, depth)
     offsets = positions_from_word(pairs, positions)
     parts = [*COMPONENTS, HEAD] if heads else [*COMPONENTS]
-    variants = depth * (len(COMPONENTS) + heads * weights.shape[1])
-    live = 1 - offsets[0] if weights.causal else max(len(pair.ids[0]) for pair in pairs)
     by_part: dict[str, list[Tensor]] = {part: [] for part in parts}
     gaps = []
-    batches = []
     with torch.inference_mode():
-        for batch, (cache, along, gap) in cache_alike(
-            weights,
-            pairs,
-            directions,
-            depth,
-            both_ways=both_ways,
-            vectors=(1 + both_ways) * variants * live,
-        ):
-            batches.append(batch)
-            gaps.append(gap)
-            for part, shifts in effects(cache, offsets, along, parts).items():
-                of_pairs = shifts.unflatten(0, (-1, len(batch))).transpose(0, 1)
-                by_part[part].append(of_pairs)
-        order = in_order(batches)
-        results = {part: torch.cat(tensors)[order].cpu() for part, tensors in by_part.items()}
+        for reading in cache_pairs(weights, pairs, directions, depth, both_ways=both_ways):
+            shifts = effects(reading.cache, offsets, reading.directions, parts)
+            for part in parts:
+                by_part[part].append(shifts[part])
+            gaps.append(reading.gap)
+        results = {part: torch.stack(tensors).cpu() for part, tensors in by_part.items()}
         if heads:  # layers without attention have no heads
             results[HEAD][:, :, ~weights.has_heads[:depth].cpu()] = torch.nan
-        gap = torch.cat(gaps)[order].cpu()
+        gap = torch.stack(gaps).cpu()
     # Clones made outside inference mode are ordinary tensors.
     return PositionTrace(
         positions=offsets,

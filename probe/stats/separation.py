@@ -75,23 +75,24 @@ class Tests:
 class GroupSums(NamedTuple):
     """Groups of rows that change their sense together.
 
-    rows: the sum of each group. `head group d`
+    rows, squares: the sum of each group, and of the squares of its rows. `head group d`
     size: the number of its rows. `group`
-    total, squares: the sum of all rows and of their squares. `head 1 d`
+    total, total_squares: over all groups. `head d`
     """
 
     rows: Array
+    squares: Array
     size: Array
     total: Array
-    squares: Array
+    total_squares: Array
 
 
 def sums_of(rows: Array, group: NDArray[np.intp]) -> GroupSums:
     """The sums of groups of rows. `head n d, n`"""
     member = np.zeros((group.max() + 1, len(group)))
     member[group, np.arange(len(group))] = 1
-    total, squares = rows.sum(1, keepdims=True), (rows**2).sum(1, keepdims=True)
-    return GroupSums(member @ rows, member.sum(1), total, squares)
+    sums, squares = member @ rows, member @ rows**2
+    return GroupSums(sums, squares, member.sum(1), sums.sum(1), squares.sum(1))
 
 
 def measure_separation(
@@ -294,13 +295,14 @@ def own_scores(fit: GroupSums, labels: Labels, new: Array) -> Array:
     `draw group, head m d -> draw head m`
     """
     of_a = labels.astype(float)
-    n_a = (of_a @ fit.size)[:, None]
+    n_a = (of_a @ fit.size)[:, None, None]
     n_b = fit.size.sum() - n_a
-    sum_a = of_a @ fit.rows  # head draw d
+    sum_a = np.einsum("bn,hnd->bhd", of_a, fit.rows, optimize=True)
+    square_a = np.einsum("bn,hnd->bhd", of_a, fit.squares, optimize=True)
     mean_a = sum_a / np.maximum(n_a, 1)
     mean_b = (fit.total - sum_a) / np.maximum(n_b, 1)
     # Σ (x - mean)² = Σ x² - n mean², for the two senses together.
-    around = fit.squares - n_a * mean_a**2 - n_b * mean_b**2
+    around = square_a - n_a * mean_a**2 + fit.total_squares - square_a - n_b * mean_b**2
     within = np.maximum(around, 0) / (fit.size.sum() - 2)
     difference = mean_a - mean_b
     smallest_variance = (
@@ -309,7 +311,7 @@ def own_scores(fit: GroupSums, labels: Labels, new: Array) -> Array:
         + np.finfo(float).tiny
     )
     direction = difference / (within + smallest_variance)
-    return np.asarray((direction @ new.swapaxes(1, 2)).swapaxes(0, 1))
+    return np.asarray(np.einsum("bhd,hmd->bhm", direction, new, optimize=True))
 
 
 def won(scores: Array, labels: Labels) -> Array:

@@ -696,7 +696,8 @@ def _run(
     noun_of = with_parts.nonzero()[:, 1]
     for number, noun in enumerate(nouns):
         resid = at_rows(states.resid[:, number], rows, len(word.texts))
-        noun_axes = raw_axes(resid, word.split_of(rows_of[noun]), word.axes.senses)
+        part = word.split_of(rows_of[noun])
+        noun_axes = raw_axes(resid, part, word.axes.senses)
         in_place = NounInPlace(
             noun=noun,
             ids=among.nouns[noun],

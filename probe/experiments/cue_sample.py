@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 ORDER = 40
 NEEDS = ()
 ANSWERS = False
-SECONDS = 12.0
+SECONDS = 11.0
 HEADING = ""
 TITLE = "Other cues"
 # Positions of cues and of the tokens after them, run through all blocks: 12 batches of 16 sentences

@@ -334,11 +334,12 @@ def test_writes_are_those_of_a_trace_after_the_norms_of_the_family(kind):
     last = model.config.n_layers - 1
     axes = {(0, 1): axis_after(model, last + 1), (last, 0): axis_after(model, last + 1)}
     texts = room.natural_texts(model)[:40]
-    found = room.written(weights, texts, axes)
+    writes = room.HeadWrites(weights, axes)
+    writes.run(texts)
     for (layer, head), axis in axes.items():
         for number in (0, 7, 39):
             traced = probe.trace(model, texts[number].tokens.text)
-            of_text = found[layer, head][number]
+            of_text = writes.of_texts[layer, head][number]
             torch.testing.assert_close(
                 of_text.pattern, traced.pattern[layer, head], rtol=1e-4, atol=1e-5
             )
@@ -357,7 +358,9 @@ def test_events_are_the_positions_with_the_largest_writes_one_in_each_text():
     model = random_model()
     axes = {(1, 2): axis_after(model, 2)}
     texts = room.natural_texts(model)
-    of_texts = room.written(room.stack_of(model), texts, axes)[1, 2]
+    writes = room.HeadWrites(room.stack_of(model), axes)
+    writes.run(texts)
+    of_texts = writes.of_texts[1, 2]
     chosen = [*room.events(texts, of_texts)]
     for kind in (room.LENGTH, room.ALONG):
         sizes = {

@@ -3,7 +3,7 @@ row."""
 
 import math
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
@@ -39,20 +39,20 @@ def model() -> probe.Model:
 @pytest.fixture(scope="module", autouse=True)
 def made_once():
     """Make the plain model of each model once for all checks, and run a bridge once on each text,
-    however many sets of raw weights it is compared with. `hooks.record_text` is what a bridge ran."""
+    however many sets of raw weights it is compared with. `hooks.record_texts` is what it ran."""
     runs: dict[tuple[Any, ...], Any] = {}
-    record_text = hooks.record_text
+    record_texts = hooks.record_texts
 
-    def once(model: probe.Model, ids: Sequence[int], target: Sequence[int] | None) -> Any:
+    def once(model: probe.Model, rows: Any, targets: Any) -> Any:
         hooked = [(name, len(point.fwd_hooks)) for name, point in model.bridge.hook_dict.items()]
-        text = (model.bridge, *ids, "target", *(target or ()), *hooked)
-        if text not in runs:
-            runs[text] = record_text(model, ids, target)
-        return runs[text]
+        texts = (model.bridge, str(rows), str(targets), *hooked)
+        if texts not in runs:
+            runs[texts] = record_texts(model, rows, targets)
+        return runs[texts]
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(check, "plain_model", lru_cache(check.plain_model))
-        patch.setattr(hooks, "record_text", once)
+        patch.setattr(hooks, "record_texts", once)
         yield
 
 

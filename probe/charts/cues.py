@@ -7,7 +7,7 @@ import altair as alt
 import pandas as pd
 
 from probe.charts.palette import INK, MUTED, SENSES, finish, head_names, tips
-from probe.stats.numbers import counted, percent
+from probe.stats.numbers import counted
 
 HEIGHT = 380  # pixels
 # Widths, in pixels, for which names are placed: all of them fit into the first, the names of the
@@ -57,28 +57,23 @@ def cue_scatter(
     *,
     hues: Sequence[str] = SENSES[:2],
     names: int = NAMED,
-    without_cue: float | None = None,
+    without_cue: float,
     not_found: str = "not among the cues",
 ) -> alt.LayerChart:
-    """Every cue: where it moves the word, in percent of the gap, against the attention of a head.
+    """Every cue: how far it moves the word, in percent of the gap, against the attention of a head.
 
     cues: the frame `cues` of a scan with at least one head.
     senses: the two, the first is on the right.
     hues: their colours.
     names: the number of extreme cues whose names are written where there is space.
-    without_cue: the coordinate of the word without a cue. The picture then has effects: how far a
-        cue moves the word from there, which is at 0. By default it has coordinates, and the mean
-        of all cues is marked.
+    without_cue: the coordinate of the word without a cue, from where its effects are counted.
     not_found: said of a word that the search does not find.
     """
     rows = dots(cues)
     heads = list(dict.fromkeys(head_names(cues)))
-    rows["coordinate"] -= without_cue or 0.0
-    middle_at = float(rows["coordinate"].mean()) if without_cue is None else 0.0
-    middle_name = "mean of all cues" if without_cue is None else "without a cue"
-    of_value = "position" if without_cue is None else "effect"
-    rows["side"] = [senses[0] if x > middle_at else senses[1] for x in rows["coordinate"]]
-    across = _range(pd.concat([rows["coordinate"], pd.Series([middle_at])]))
+    rows["coordinate"] -= without_cue
+    rows["side"] = [senses[0] if x > 0 else senses[1] for x in rows["coordinate"]]
+    across = _range([*rows["coordinate"], 0.0])
     first, second = (sense if len(sense) <= SHOWN else f"{sense[: SHOWN - 1]}…" for sense in senses)
     up = (0.0, float(rows[heads].to_numpy().max()) * (1 + MARGIN))
     selection = alt.param(
@@ -91,7 +86,7 @@ def cue_scatter(
     )
     x = alt.X(
         "coordinate:Q",
-        title=f"← {second} · {of_value}, % of the gap · {first} →",
+        title=f"← {second} · effect of the cue, % of the gap · {first} →",
         axis=alt.Axis(format=".0%", tickCount=5, grid=False),
         scale=alt.Scale(domain=across, nice=False),
     )
@@ -105,7 +100,7 @@ def cue_scatter(
     colour = alt.Color("side:N", scale=looks, legend=None)
     tooltip = tips(
         "cue:N",
-        f"coordinate:Q | {of_value} | .0%",
+        "coordinate:Q | effect | .0%",
         "coordinate_sd:Q | SD over frames | .1%",
         "attention:Q | attention to it | .1%",
         "seen:N | in the fitted sentences",
@@ -139,7 +134,7 @@ def cue_scatter(
         .encode(x=x, y=y, text=alt.Text("cue:N"), color=alt.value(INK))
         .transform_filter("length(search) < 2")
     )
-    at_middle = alt.Chart(pd.DataFrame({"at": [middle_at], "name": [middle_name]})).encode(
+    at_middle = alt.Chart(pd.DataFrame({"at": [0.0], "name": ["without a cue"]})).encode(
         x=alt.X("at:Q")
     )
     middle = at_middle.mark_rule(color=MUTED, strokeDash=[4, 3])
@@ -161,8 +156,7 @@ def cue_scatter(
         f"Every word as the cue: {counted(len(rows), 'word')} on a line from {senses[1]} to "
         f"{senses[0]}, up the attention that {heads[0]} pays to them. Furthest toward "
         f"{senses[0]}: {', '.join(ends['cue'].tail(5)[::-1])}; toward {senses[1]}: "
-        f"{', '.join(ends['cue'].head(5))}. The upright line, {middle_name}, is at "
-        f"{percent(middle_at)}."
+        f"{', '.join(ends['cue'].head(5))}. The upright line, at 0, is the word without a cue."
     )
     picture = alt.layer(
         *(middle, middle_label, all_dots, fitted_dots, labels, rings, found_names, nothing_found)
@@ -170,9 +164,9 @@ def cue_scatter(
     return finish(picture, description, height=HEIGHT)
 
 
-def _range(values: pd.Series) -> tuple[float, float]:
-    margin = MARGIN * float(values.max() - values.min())
-    return float(values.min()) - margin, float(values.max()) + margin
+def _range(values: Sequence[float]) -> tuple[float, float]:
+    margin = MARGIN * (max(values) - min(values))
+    return min(values) - margin, max(values) + margin
 
 
 def _names(

@@ -13,28 +13,27 @@ from probe.charts.palette import image
 from probe.claims.cues import strongest_cues
 from probe.claims.heads import name_of
 from probe.pages import html
-from probe.pages.folder import download, downloads
+from probe.pages.folder import downloads
 from probe.pages.html import worst_first
 from probe.results import frames as tables
-from probe.results.columns import TABLES, dictionary
+from probe.results.columns import dictionary
 from probe.stats.numbers import decimal, interval, listed, measured
 from probe.studies.cues import SAMPLE, VOCABULARY, Cues
 from probe.tidy import rounded
 
 CERTIFICATE = "cues_certificate"
+ONLY_ARCHIVED = ("cues",)  # a table that is too large for a CSV
 WORDS = 24  # of each column
 HEADLINE_WORDS = 2  # of each side
 Section = dict[str, Any]
 
 
 def tables_of(cues: Cues) -> dict[str, pd.DataFrame]:
-    """The tables that are written as CSV and Parquet, with what all columns mean. The frame `cues`,
-    which is large, is Parquet only."""
-    frames = {name: frame for name, frame in cues.frames.items() if name != "cues"}
+    """The tables of a scan, and what their columns mean."""
+    frames = dict(cues.frames)
     frames["cues_words"] = strongest_words(cues)
     frames[CERTIFICATE] = tables.certificate_rows(cues.certificate)
-    described = frames | {"cues": cues.cues}
-    frames["cues_columns"] = dictionary(described, name="cues_columns")
+    frames["cues_columns"] = dictionary(frames, name="cues_columns")
     return frames
 
 
@@ -51,8 +50,6 @@ def render(cues: Cues, manifest: Mapping[str, Any]) -> str:
     summary = cues.summary
     senses = list(cues.senses)
     frames = tables_of(cues)
-    tables_shown = downloads(frames)
-    tables_shown.append(download("cues", len(cues.cues), TABLES["cues"], ["Parquet"]))
     return html.page(
         "cues.html.j2",
         "cues.css.j2",
@@ -74,7 +71,7 @@ def render(cues: Cues, manifest: Mapping[str, Any]) -> str:
         certificate=worst_first(frames[CERTIFICATE]),
         manifest=manifest,
         dictionary=frames["cues_columns"].to_dict("records"),
-        downloads=tables_shown,
+        downloads=downloads(frames, only_archived=ONLY_ARCHIVED),
     )
 
 

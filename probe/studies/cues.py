@@ -45,6 +45,7 @@ from probe.experiments.cues import (
     split_half,
     texts_of,
     without_beginnings,
+    without_cue,
 )
 from probe.experiments.material import choose_words, prepare, sentences_of
 from probe.experiments.observe import Observation, SenseAxes, observe
@@ -380,7 +381,7 @@ def _measure(
         "sense_a": axes.senses[0],
         "sense_b": axes.senses[1],
         "depth": axes.depth,
-        "without_cue": _without_cue(weights, slots.templates, axes),
+        "without_cue": without_cue(weights, slots.templates, axes),
         "cues": len(slots.cues),
         "beginnings": slots.beginnings,
         "frames": len(slots.frames),
@@ -403,12 +404,6 @@ def _measure(
         "cues_nouns": rounded(at_nouns),
         "cues_summary": rounded(pd.DataFrame([summary])),
     }
-
-
-def _without_cue(weights: Weights, templates: Sequence[Template], axes: ScanAxes) -> float:
-    """The mean coordinate of the word over the frames with an empty slot."""
-    rows = in_every_frame(templates, [()])
-    return float(read_texts(weights, rows, axes, []).coordinate.mean())
 
 
 def top_heads(shares: pd.DataFrame) -> list[HeadIndex]:

@@ -248,7 +248,7 @@ def test_results_of_another_kind_and_foreign_files_are_not_overwritten(run, tmp_
         ("walk.html", walked),
         ("heads.csv", walked),
         ("heads.csv", report),
-        ("sentences.parquet", report),
+        ("tables.zip", report),
         ("ambiguity.html", report),
         ("survey.html", ("survey", "--out", "out")),
     ):

@@ -85,7 +85,7 @@ def test_a_vocabulary_of_any_size_is_drawn_completely():
     count = 6000
     cues = pd.DataFrame({"cue": [f"word{number}" for number in range(count)], "seen": False})
     cues = cues.assign(coordinate=np.linspace(-1, 1, count), coordinate_sd=0.1, layer=0, head=1)
-    spec = picture.cue_scatter(cues.assign(attention=0.5), ["a", "b"]).to_dict()
+    spec = picture.cue_scatter(cues.assign(attention=0.5), ["a", "b"], without_cue=0.0).to_dict()
     datasets = [json.loads(data) for data in spec["datasets"].values() if isinstance(data, str)]
     assert [len(rows) for rows in datasets] == [count]
 
@@ -96,7 +96,7 @@ def test_a_vocabulary_of_any_size_is_drawn_completely():
 def test_a_scan_is_written_with_its_tables_and_read_back(scan, page):
     names = {path.name for path in page.parent.iterdir()}
     assert page.name == "cues.html"
-    assert {"cues.parquet", "cues_heads.csv", "manifest.json"} <= names
+    assert {"tables.zip", "cues_heads.csv", "manifest.json"} <= names
     assert "cues.csv" not in names
     check_charts(page)
     again = probe.read(page.parent)
@@ -255,9 +255,8 @@ def test_a_word_and_its_capitalised_form_share_one_dot(scan):
     assert set(rows["cue"].str.lower()) == {word.lower() for word in words}
 
 
-def test_every_column_is_described(page):
+def test_every_column_is_described(scan, page):
     described = pd.read_csv(page.parent / "cues_columns.csv")
     for name in ("cues", "cues_heads", "cues_nouns", "cues_summary"):
-        columns = pd.read_parquet(page.parent / f"{name}.parquet").columns
-        assert set(columns) == set(described[described["table"] == name]["column"])
+        assert set(scan.frames[name]) == set(described[described["table"] == name]["column"])
     assert (described["meaning"].str.len() > 0).all()

@@ -456,7 +456,7 @@ def _lines(source: Sequence[str] | str | Path) -> list[str]:
     """The different texts of a list, or lines of a file, without empty ones."""
     if isinstance(source, str | Path):
         try:
-            source = Path(source).read_text(encoding="utf-8").splitlines()
+            source = Path(source).read_text(encoding="utf-8-sig").splitlines()
         except (OSError, UnicodeDecodeError) as error:
             raise InputError(
                 f"{DOING}: {source} cannot be read as a text file ({type(error).__name__}). Give a "

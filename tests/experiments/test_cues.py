@@ -440,6 +440,7 @@ def test_the_word_without_a_cue_is_read_in_the_frames_with_an_empty_slot(tiny):
         ({"frames": ["The _ bank", "_ bank"]}, "got 0 slots"),
         ({"frames": ["The _ bank", "The bank and the _"]}, "its slot comes after 'bank'"),
         ({"cues": ["lake", "loan"]}, "got 2 cues that its vocabulary has"),
+        ({"cues": []}, "got 0 cues that its vocabulary has"),
         ({"texts": ("The river bank",)}, "expected two texts, one for each meaning"),
         ({"texts": ("The bank by a river", "The bank of money")}, "has the same vector"),
         ({"texts": ("a", "b"), "sentences": []}, "got both sentences and texts"),

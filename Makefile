@@ -31,6 +31,8 @@ real: $(READY)
 	$(BIN)/python analyses/a_word_in_motion.py
 	$(BIN)/python analyses/which_shortcut_finds_the_heads.py
 	$(BIN)/probe report bank --model smollm2 --out reports/pages/report
+	mkdir -p reports/pages/cues
+	cd reports/real/cues/smollm2/bank && cp cues.html cues_*.csv manifest.json $(CURDIR)/reports/pages/cues
 	$(BIN)/probe walk "They said the river bank had been" --word bank --model smollm2 --out reports/pages/walk
 	$(BIN)/probe explore --save reports/pages/explorer.html "They said the river bank had been" \
 		"They said the savings bank had been" --model smollm2

@@ -39,8 +39,9 @@ def tables_of(cues: Cues) -> dict[str, pd.DataFrame]:
 
 def strongest_words(cues: Cues) -> pd.DataFrame:
     """The two columns of words as a table."""
-    sides = zip(cues.senses, strongest_cues(cues.cues, WORDS), strict=True)
-    rows = [(sense, each["word"], each["value"]) for sense, words in sides for each in words]
+    zero = cues.summary["without_cue"]
+    sides = zip(cues.senses, strongest_cues(cues.cues, WORDS, zero=zero), strict=True)
+    rows = [(sense, each["word"], each["value"] + zero) for sense, words in sides for each in words]
     return rounded(pd.DataFrame(rows, columns=["sense", "cue", "coordinate"]))
 
 
@@ -103,10 +104,11 @@ def held_out_sentences(summary: Section) -> str:
 
 def terminal_lines(cues: Cues) -> list[str]:
     """The words and the head that move the word most, then the held-out cue words."""
-    sides = strongest_cues(cues.cues, HEADLINE_WORDS)
+    sides = strongest_cues(cues.cues, HEADLINE_WORDS, zero=cues.summary["without_cue"])
     toward = [
         f"{listed([str(each['word']) for each in words])} toward {sense}"
         for sense, words in zip(cues.senses, sides, strict=True)
+        if words
     ]
     first = f"{cues.summary['word']}: moved farthest by {'; by '.join(toward)}."
     if len(cues.heads):

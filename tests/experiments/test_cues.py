@@ -403,6 +403,7 @@ def test_a_report_tries_a_sample_along_the_axis_of_the_whole_scan(tiny, sampled)
     assert np.array_equal(each["seen"], sample.seen)
     assert whole.senses == (sample.sense_a, sample.sense_b)
     assert whole.summary["reliability"] == pytest.approx(float(sample.reliability), abs=1e-5)
+    assert whole.summary["without_cue"] == pytest.approx(float(sample.without_cue), abs=1e-5)
 
 
 def test_cues_of_the_fitted_texts_are_marked_in_any_form(tiny):

@@ -1,5 +1,6 @@
 """A cue scan: every word as the cue, where it moves the word and how much a head attends to it."""
 
+import json
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -20,7 +21,7 @@ NAMED = 64  # extreme cues that a place is looked for
 DOT = 7  # area of a cue, in square pixels
 FOUND = 70  # of one that is searched for
 SHOWN = 12  # letters of the name of a sense below the picture
-DECIMALS = 4  # of the numbers in the page
+DECIMALS = 3  # of the numbers in the page
 FEWEST_LETTERS = 2  # of a search
 MARGIN = 0.04  # of the range of an axis
 
@@ -72,7 +73,6 @@ def cue_scatter(
     rows = dots(cues)
     heads = list(dict.fromkeys(head_names(cues)))
     rows["coordinate"] -= without_cue
-    rows["side"] = [senses[0] if x > 0 else senses[1] for x in rows["coordinate"]]
     across = _range([*rows["coordinate"], 0.0])
     first, second = (sense if len(sense) <= SHOWN else f"{sense[: SHOWN - 1]}…" for sense in senses)
     up = (0.0, float(rows[heads].to_numpy().max()) * (1 + MARGIN))
@@ -105,15 +105,21 @@ def cue_scatter(
         "attention:Q | attention to it | .1%",
         "seen:N | in the fitted sentences",
     )
-    columns = ["cue", "seen", "side", "coordinate", "coordinate_sd", *heads]
-    # One text, because altair takes a second for every thousand rows that it is given as objects.
-    text = rows[columns].to_json(orient="records", force_ascii=False, double_precision=DECIMALS)
-    inline = alt.InlineData(values=text, format=alt.JsonDataFormat(type="json"))
-    base = (
-        alt.Chart(inline)
-        .transform_calculate(attention="datum[head]")
-        .encode(x=x, y=y, color=colour, tooltip=tooltip)
+    # A text, because altair takes a second for every thousand rows that it is given as objects.
+    # Without names, because names in every row would double the size of the page.
+    columns = ["cue", "seen", "coordinate", "coordinate_sd"]
+    text = rows.astype({"seen": int})[[*columns, *heads]].to_json(
+        orient="values", force_ascii=False, double_precision=DECIMALS
     )
+    inline = alt.InlineData(values=text, format=alt.JsonDataFormat(type="json"))
+    of_head = f"datum[{len(columns)} + indexof({json.dumps(heads)}, head)]"
+    fields = {name: f"datum[{number}]" for number, name in enumerate(columns)}
+    fields["seen"] += " > 0"
+    first_sense, second_sense = map(json.dumps, senses)
+    every_cue = alt.Chart(inline).transform_calculate(**fields, attention=of_head)
+    base = every_cue.transform_calculate(
+        side=f"datum.coordinate > 0 ? {first_sense} : {second_sense}"
+    ).encode(x=x, y=y, color=colour, tooltip=tooltip)
     all_dots = base.transform_filter("!datum.seen").mark_point(filled=True, size=DOT, opacity=0.45)
     fitted_dots = base.transform_filter("datum.seen").mark_point(
         filled=False, size=3 * DOT, opacity=0.8, strokeWidth=1
@@ -143,8 +149,7 @@ def cue_scatter(
     )
     # Written where the search finds none of the cues.
     nothing_found = (
-        alt.Chart(inline)
-        .transform_calculate(is_found=f"({is_found}) ? 1 : 0")
+        every_cue.transform_calculate(is_found=f"({is_found}) ? 1 : 0")
         .transform_aggregate(found="max(is_found)")
         .transform_filter(f"length(search) >= {FEWEST_LETTERS} && datum.found == 0")
         .transform_calculate(message=f"'“' + trim(search) + '” is {not_found}'")

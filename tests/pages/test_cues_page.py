@@ -92,8 +92,9 @@ def test_a_vocabulary_of_any_size_is_drawn_completely():
     cues = pd.DataFrame({"cue": [f"word{number}" for number in range(count)], "seen": False})
     cues = cues.assign(coordinate=np.linspace(-1, 1, count), coordinate_sd=0.1, layer=0, head=1)
     spec = picture.cue_scatter(cues.assign(attention=0.5), ["a", "b"], without_cue=0.0).to_dict()
-    datasets = [json.loads(data) for data in spec["datasets"].values() if isinstance(data, str)]
-    assert [len(rows) for rows in datasets] == [count]
+    [text] = [data for data in spec["datasets"].values() if isinstance(data, str)]
+    rows = json.loads(text)
+    assert len(rows) == count and rows[0] == ["word0", 0, -1, 0.1, 0.5]
 
 
 # --- the folder -----------------------------------------------------------------------------------

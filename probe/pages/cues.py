@@ -104,9 +104,9 @@ def held_out_sentences(summary: Section) -> str:
 
 def terminal_lines(cues: Cues) -> list[str]:
     """The words and the head that move the word most, then the held-out cue words."""
-    sides = strongest_cues(cues.cues, HEADLINE_WORDS, zero=cues.summary["without_cue"])
+    sides = strongest_cues(cues.cues, WORDS, zero=cues.summary["without_cue"])
     toward = [
-        f"{listed([str(each['word']) for each in words])} toward {sense}"
+        f"{listed([str(each['word']) for each in words[:HEADLINE_WORDS]])} toward {sense}"
         for sense, words in zip(cues.senses, sides, strict=True)
         if words
     ]

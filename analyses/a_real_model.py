@@ -19,7 +19,7 @@
 # Needs: a clone of the repository, in which probe is installed (`pip install -e .`): the tables of `reports/real` are read. Writes into
 # `reports/real` below the current folder, or into the folder that `PROBE_OUT` names.
 #
-# Shown: The effect of swapping one head's output at the word in SmolLM2-135M-Instruct: the same three heads, L4H1, L4H2 and L5H1, lead for all three words. MLP 5 moves them farther. A frame marks what does more for the word than for unambiguous nouns; an open star is a mover, a filled one a resolver. Second picture: in the encoder MiniLM no head leads for all words; 15 to 22 share the work.
+# Shown: The effect of swapping one head's output at the word in SmolLM2-135M-Instruct: the same three heads, L4H1, L4H2 and L5H1, lead for all three words. MLP 5 moves them at least as far. A frame marks what does more for the word than for unambiguous nouns; an open star is a mover, a filled one a resolver. Second picture: in the encoder MiniLM no head leads for all words; 15 to 22 share the work.
 
 # %%
 import os
@@ -77,7 +77,7 @@ charts.save(chart, out / "a_real_model.png")
 chart
 
 # %% [markdown]
-# ## MLPs move the word farther than any head
+# ## MLPs move the word at least as far as any head
 #
 # MLP 5 is the last part before the read-out layer of *bank* and *apple*, and MLP 29 the last part of the model. An MLP reads only
 # the word's own vector, so it passes on and enlarges what heads brought there.

@@ -33,6 +33,7 @@ from pathlib import Path
 
 import pandas as pd
 
+import probe
 from probe import charts
 
 charts.as_pictures()  # no network
@@ -97,16 +98,20 @@ ends.apply(lambda cues: ", ".join(cues.head(STRONGEST))).reset_index()
 # table of 4 MB is not in the repository; if `make real` has written it, the words are taken from it.
 
 # %%
-whole = folder / "smollm2" / "bank" / "cues.parquet"
-sample = folder / "smollm2" / "bank" / "drawn.csv"
-if whole.exists():
-    cues = pd.read_parquet(whole)
+scan = folder / "smollm2" / "bank"
+sample = scan / "drawn.csv"
+if (scan / "tables.zip").exists():
+    cues = probe.read(scan).cues
     l4h2 = cues[(cues["layer"] == 4) & (cues["head"] == 2)]
     unseen = l4h2[~l4h2["seen"]].sort_values("coordinate", ascending=False)["cue"]
     sampled = {*unseen.head(FURTHEST), *unseen.tail(FURTHEST), *unseen[::12]}
     l4h2[l4h2["cue"].isin(sampled)].to_csv(sample, index=False, float_format="%.4g")
 of_bank = summary[(summary["model"] == "smollm2") & (summary["word"] == "bank")].iloc[0]
-picture = charts.cue_scatter(pd.read_csv(sample), [of_bank["sense_a"], of_bank["sense_b"]])
+picture = charts.cue_scatter(
+    pd.read_csv(sample),
+    [of_bank["sense_a"], of_bank["sense_b"]],
+    without_cue=of_bank["without_cue"],
+)
 charts.save(picture, out / "every_word_as_a_cue.png", width=700)
 picture
 

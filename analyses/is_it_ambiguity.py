@@ -47,12 +47,7 @@ COLUMNS = ["net", "nouns", "more", "more_low", "more_high", "p_more", "nouns_sha
 
 def read(name: str) -> pd.DataFrame:
     """A table of both models, with the model as the first column."""
-    tables = {}
-    for model, folder in FOLDERS.items():
-        if name == "controls":  # the largest table, stored in the smaller format
-            tables[model] = pd.read_parquet(folder / f"{name}.parquet")
-        else:
-            tables[model] = pd.read_csv(folder / f"{name}.csv")
+    tables = {model: pd.read_csv(folder / f"{name}.csv") for model, folder in FOLDERS.items()}
     return pd.concat(tables, names=["model"]).reset_index("model")
 
 

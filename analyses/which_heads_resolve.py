@@ -111,7 +111,7 @@ top_heads[
 ]
 
 # %% [markdown]
-# The evidence for the verdicts on the movers and resolvers of *bank* (`verdicts.csv` has a sentence about each head):
+# The evidence for the verdicts on the movers and resolvers of *bank* (the table `verdicts` of a report has a sentence about each head):
 
 # %%
 movers = study.verdicts.query("word == 'bank' and verdict in ('mover', 'resolver')")

@@ -8,13 +8,14 @@ data pass through them. A module imports only from its package and from packages
 * errors, progress, provenance, display: messages to the user; the origin of a result; its view in a
   notebook
 * text: sentences and their files, the lexicon, splits
-* stats: axes, resampling, permutation tests, verdicts, number formats
+* stats: axes, resampling, permutation tests, number formats
 * model: the table of architectures, loading, hooks, traces, the forward pass from raw weights that
   swaps run, the certificate, the decomposition of the residual stream
 * patching: swaps of heads, sets, positions, edges, cross-attention: from tensors to tensors
-* experiments: the measurements of a word, as arrays
-* inference: the tests of the measurements
-* results: from arrays to pandas: frames, columns, the statements that a page may make
+* verdicts, claims: what may be said of heads and words
+* experiments: one question about a word each: measurements and tests as arrays, tables, what a page
+  shows of it
+* results: the tables of all experiments as frames, with their columns
 * charts: from frames to charts
 * studies: a study of words, a survey of words in general
 * pages: report, survey, cues: one HTML file and a folder that is complete or absent

@@ -5,7 +5,6 @@ from .model.load import load as load
 from .model.find import available as available
 from .model.model import Model as Model
 from .model.check import certify as certify
-from .model.check import Certificate as Certificate
 from .model.tokens import prompt as prompt
 from .model.tokens import tokenize as tokenize
 from .model.trace import trace as trace
@@ -19,11 +18,8 @@ from . import charts as charts
 from .studies.study import study as study
 from .studies.study import Study as Study
 from .studies.survey import survey as survey
-from .studies.survey import Survey as Survey
 from .studies.evaluation import evaluate as evaluate
-from .studies.evaluation import Evaluation as Evaluation
 from .studies.cues import cues as cues
-from .studies.cues import Cues as Cues
 from .studies.delta_e import delta_e as delta_e
 from .studies.decompose import decompose as decompose
 from .experiments.profiles import profiles as profiles

@@ -170,6 +170,13 @@ def report(
             "write nothing.",
         ),
     ] = False,
+    tables: Annotated[
+        bool,
+        Option(
+            "--tables",
+            help="Write every table as CSV, not just the main five. All are in tables.zip.",
+        ),
+    ] = False,
     device: DeviceOption = CPU,
     dtype: DtypeOption = SINGLE,
 ) -> None:
@@ -215,13 +222,14 @@ def report(
             only=only,
             without=without,
             seed=seed,
+            tables=tables,
             **_compute_options(device, dtype),
         )
         _say_what_is_replaced(out, REPORT, command)
         for result in studies(inputs, progress, out=out, answer_first=True):
             if not result.unfinished:
                 progress("writing", 0.98)
-            page = write(result, out, command=command)
+            page = write(result, out, command=command, tables=tables)
             if result.unfinished:
                 to_come = "; ".join(titles_of(result.unfinished))
                 typer.echo(f"The answer is in {page}. Still to come: {to_come}.", err=True)

@@ -28,6 +28,7 @@ ORDER = (
     "natural_text",
     *(
         "which_heads_resolve",
+        "is_it_the_seed",
         "same_word_then_apart",
         "investigation",
         "adjectives_to_nouns",
@@ -48,8 +49,9 @@ ORDER = (
         "a_long_description",
     ),
 )
-# Analyses of packaged models, which `make real` runs.
-OF_REAL_MODELS = (
+# Analyses of packaged models, and of models that are trained first: `make real` runs them.
+OF_OTHER_MODELS = (
+    "is_it_the_seed",
     "natural_text",
     "why_it_attends",
     "what_the_heads_do_elsewhere",
@@ -153,6 +155,6 @@ def run(analysis: Analysis) -> None:
 
 if __name__ == "__main__":
     for one in analyses() if "--readme" not in sys.argv else ():
-        if one.stem not in OF_REAL_MODELS:
+        if one.stem not in OF_OTHER_MODELS:
             run(one)
     README.write_text(with_gallery(README.read_text(encoding="utf-8")), encoding="utf-8")

@@ -186,7 +186,7 @@ def check_policy(page, path, opened, folder):
         "a[href]", "all => all.map(link => link.getAttribute('href'))"
     )
     names = {link for link in links if not link.startswith("#")}
-    assert "manifest.json" in names and names & {"heads.parquet", "values.parquet"}
+    assert "manifest.json" in names and names & {"heads.csv", "values.csv"}
     assert all((path.parent / name).is_file() for name in names)
     targets = {link[1:] for link in links if link.startswith("#")}
     assert targets <= set(page.eval_on_selector_all("[id]", "all => all.map(item => item.id)"))

@@ -7,10 +7,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import xarray as xr
-from inside import Origin, Row, sets_frames, summarise
+from inside import Certificate, Origin, Row, Survey, sets_frames, summarise
 from made_words import LAYERS, effects_of, made_word, unmeasured
-
-from probe import Certificate, Survey
 
 WORDS = ("bank", "bark", "bat", "bolt", "bow", "chest", "club", "crane", "date", "deck", "draft")
 WORDS += ("fan", "file", "jam", "mole", "mouse", "nail", "organ", "palm", "pitch", "pupil", "seal")

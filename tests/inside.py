@@ -94,6 +94,7 @@ if TYPE_CHECKING:
         EACH_ROUNDED,
         FROM_SCORES,
         THROUGH_ALL,
+        Certificate,
         Row,
         certify_pair,
     )
@@ -124,7 +125,7 @@ if TYPE_CHECKING:
         visible_token,
         whole_words,
     )
-    from probe.model.trace import target_states, trace_target
+    from probe.model.trace import target_states, trace_target, traces
     from probe.model.variants import TargetText
     from probe.model.weights import Weights, read_stacks
     from probe.pages import sections, terminal, write
@@ -134,8 +135,8 @@ if TYPE_CHECKING:
         downloads,
         made_by,
         manifest_of,
-        tables,
         to_be_replaced,
+        write_folder,
     )
     from probe.pages.heads import axis_of_lines, effect_axis, place
     from probe.pages.html import TEMPLATES, environment, facts_of, texts, worst_first
@@ -191,13 +192,16 @@ if TYPE_CHECKING:
         reduced,
     )
     from probe.studies import across, decompose, evaluation, survey_word, words, workers
+    from probe.studies import cues as cue_study
     from probe.studies import study as study_run
     from probe.studies import survey as survey_run
     from probe.studies.across import numbers_of, sets_frames, summarise
+    from probe.studies.cues import Cues
     from probe.studies.evaluation import (
         CHOSEN,
         METHODS,
         OTHER_WORD,
+        Evaluation,
         compare,
         coordinates,
         macro_f1,
@@ -217,7 +221,7 @@ if TYPE_CHECKING:
         studies,
         study_inputs,
     )
-    from probe.studies.survey import NO_ENGLISH, NO_NOUN, SURVEY_WITH_PAGES, plan_survey
+    from probe.studies.survey import NO_ENGLISH, NO_NOUN, SURVEY_WITH_PAGES, Survey, plan_survey
     from probe.studies.survey_word import (
         ALONE,
         MOST_PAIRS,

@@ -59,8 +59,8 @@ def main() -> None:
     with TemporaryDirectory() as name:
         folder = Path(name) / "study"
         probe.write(study, folder, command="probe report")
-        for file in (folder / "manifest.json", *folder.glob("*.parquet")):
-            shutil.copy(file, FOLDER)
+        for file in ("manifest.json", "tables.zip"):
+            shutil.copy(folder / file, FOLDER)
 
 
 if __name__ == "__main__":

@@ -28,7 +28,7 @@ def write_page(
     *,
     date: str,
 ) -> Path:
-    """Write speed.html, the frames as CSV and Parquet, and the machine as the manifest. Return the path of the page.
+    """Write speed.html, the frames as tables, and the machine as the manifest. Return the path of the page.
 
     frames: by name:
         targets: `work against target holds ratio ratio_low ratio_high seconds against_seconds unit`

@@ -54,7 +54,7 @@ def accuracy_without(
     label = f"without {', '.join(heads)}"
     if len(heads) > HEADS_NAMED:
         label = f"without {len(heads)} heads"
-    random = f"without random sets ({means['random_sets'].iloc[0]})"
+    random = f"random sets ({means['random_sets'].iloc[0]})"
     kinds = [INTACT, label, random, BAG]
     rows = _lines(means, kinds, bag)
     lowest = float(np.nanmin(rows[["value", "low"]].to_numpy(dtype=float)))

@@ -1,5 +1,6 @@
 """A cue scan: every word as the cue, where it moves the word and how much a head attends to it."""
 
+import json
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -7,7 +8,7 @@ import altair as alt
 import pandas as pd
 
 from probe.charts.palette import INK, MUTED, SENSES, finish, head_names, tips
-from probe.stats.numbers import counted, percent
+from probe.stats.numbers import counted
 
 HEIGHT = 380  # pixels
 # Widths, in pixels, for which names are placed: all of them fit into the first, the names of the
@@ -20,7 +21,7 @@ NAMED = 64  # extreme cues that a place is looked for
 DOT = 7  # area of a cue, in square pixels
 FOUND = 70  # of one that is searched for
 SHOWN = 12  # letters of the name of a sense below the picture
-DECIMALS = 4  # of the numbers in the page
+DECIMALS = 3  # of the numbers in the page
 FEWEST_LETTERS = 2  # of a search
 MARGIN = 0.04  # of the range of an axis
 
@@ -57,28 +58,22 @@ def cue_scatter(
     *,
     hues: Sequence[str] = SENSES[:2],
     names: int = NAMED,
-    without_cue: float | None = None,
+    without_cue: float,
     not_found: str = "not among the cues",
 ) -> alt.LayerChart:
-    """Every cue: where it moves the word, in percent of the gap, against the attention of a head.
+    """Every cue: how far it moves the word, in percent of the gap, against the attention of a head.
 
     cues: the frame `cues` of a scan with at least one head.
     senses: the two, the first is on the right.
     hues: their colours.
     names: the number of extreme cues whose names are written where there is space.
-    without_cue: the coordinate of the word without a cue. The picture then has effects: how far a
-        cue moves the word from there, which is at 0. By default it has coordinates, and the mean
-        of all cues is marked.
+    without_cue: the coordinate of the word without a cue, from where its effects are counted.
     not_found: said of a word that the search does not find.
     """
     rows = dots(cues)
     heads = list(dict.fromkeys(head_names(cues)))
-    rows["coordinate"] -= without_cue or 0.0
-    middle_at = float(rows["coordinate"].mean()) if without_cue is None else 0.0
-    middle_name = "mean of all cues" if without_cue is None else "without a cue"
-    of_value = "position" if without_cue is None else "effect"
-    rows["side"] = [senses[0] if x > middle_at else senses[1] for x in rows["coordinate"]]
-    across = range_with_margin(pd.concat([rows["coordinate"], pd.Series([middle_at])]))
+    rows["coordinate"] -= without_cue
+    across = range_with_margin([*rows["coordinate"], 0.0])
     first, second = (sense if len(sense) <= SHOWN else f"{sense[: SHOWN - 1]}…" for sense in senses)
     up = (0.0, float(rows[heads].to_numpy().max()) * (1 + MARGIN))
     selection = alt.param(
@@ -91,7 +86,7 @@ def cue_scatter(
     )
     x = alt.X(
         "coordinate:Q",
-        title=f"← {second} · {of_value}, % of the gap · {first} →",
+        title=f"← {second} · effect of the cue, % of the gap · {first} →",
         axis=alt.Axis(format=".0%", tickCount=5, grid=False),
         scale=alt.Scale(domain=across, nice=False),
     )
@@ -105,20 +100,26 @@ def cue_scatter(
     colour = alt.Color("side:N", scale=looks, legend=None)
     tooltip = tips(
         "cue:N",
-        f"coordinate:Q | {of_value} | .0%",
+        "coordinate:Q | effect | .0%",
         "coordinate_sd:Q | SD over frames | .1%",
         "attention:Q | attention to it | .1%",
         "seen:N | in the fitted sentences",
     )
-    columns = ["cue", "seen", "side", "coordinate", "coordinate_sd", *heads]
-    # One text, because altair takes a second for every thousand rows that it is given as objects.
-    text = rows[columns].to_json(orient="records", force_ascii=False, double_precision=DECIMALS)
-    inline = alt.InlineData(values=text, format=alt.JsonDataFormat(type="json"))
-    base = (
-        alt.Chart(inline)
-        .transform_calculate(attention="datum[head]")
-        .encode(x=x, y=y, color=colour, tooltip=tooltip)
+    # A text, because altair takes a second for every thousand rows that it is given as objects.
+    # Without names, because names in every row would double the size of the page.
+    columns = ["cue", "seen", "coordinate", "coordinate_sd"]
+    text = rows.astype({"seen": int})[[*columns, *heads]].to_json(
+        orient="values", force_ascii=False, double_precision=DECIMALS
     )
+    inline = alt.InlineData(values=text, format=alt.JsonDataFormat(type="json"))
+    of_head = f"datum[{len(columns)} + indexof({json.dumps(heads)}, head)]"
+    fields = {name: f"datum[{number}]" for number, name in enumerate(columns)}
+    fields["seen"] += " > 0"
+    first_sense, second_sense = map(json.dumps, senses)
+    every_cue = alt.Chart(inline).transform_calculate(**fields, attention=of_head)
+    base = every_cue.transform_calculate(
+        side=f"datum.coordinate > 0 ? {first_sense} : {second_sense}"
+    ).encode(x=x, y=y, color=colour, tooltip=tooltip)
     all_dots = base.transform_filter("!datum.seen").mark_point(filled=True, size=DOT, opacity=0.45)
     fitted_dots = base.transform_filter("datum.seen").mark_point(
         filled=False, size=3 * DOT, opacity=0.8, strokeWidth=1
@@ -139,7 +140,7 @@ def cue_scatter(
         .encode(x=x, y=y, text=alt.Text("cue:N"), color=alt.value(INK))
         .transform_filter("length(search) < 2")
     )
-    at_middle = alt.Chart(pd.DataFrame({"at": [middle_at], "name": [middle_name]})).encode(
+    at_middle = alt.Chart(pd.DataFrame({"at": [0.0], "name": ["without a cue"]})).encode(
         x=alt.X("at:Q")
     )
     middle = at_middle.mark_rule(color=MUTED, strokeDash=[4, 3])
@@ -148,8 +149,7 @@ def cue_scatter(
     )
     # Written where the search finds none of the cues.
     nothing_found = (
-        alt.Chart(inline)
-        .transform_calculate(is_found=f"({is_found}) ? 1 : 0")
+        every_cue.transform_calculate(is_found=f"({is_found}) ? 1 : 0")
         .transform_aggregate(found="max(is_found)")
         .transform_filter(f"length(search) >= {FEWEST_LETTERS} && datum.found == 0")
         .transform_calculate(message=f"'“' + trim(search) + '” is {not_found}'")
@@ -161,8 +161,7 @@ def cue_scatter(
         f"Every word as the cue: {counted(len(rows), 'word')} on a line from {senses[1]} to "
         f"{senses[0]}, up the attention that {heads[0]} pays to them. Furthest toward "
         f"{senses[0]}: {', '.join(ends['cue'].tail(5)[::-1])}; toward {senses[1]}: "
-        f"{', '.join(ends['cue'].head(5))}. The upright line, {middle_name}, is at "
-        f"{percent(middle_at)}."
+        f"{', '.join(ends['cue'].head(5))}. The upright line, at 0, is the word without a cue."
     )
     picture = alt.layer(
         *(middle, middle_label, all_dots, fitted_dots, labels, rings, found_names, nothing_found)
@@ -170,9 +169,9 @@ def cue_scatter(
     return finish(picture, description, height=HEIGHT)
 
 
-def range_with_margin(values: pd.Series) -> tuple[float, float]:
-    margin = MARGIN * float(values.max() - values.min())
-    return float(values.min()) - margin, float(values.max()) + margin
+def range_with_margin(values: Sequence[float]) -> tuple[float, float]:
+    margin = MARGIN * (max(values) - min(values))
+    return min(values) - margin, max(values) + margin
 
 
 def names_apart(

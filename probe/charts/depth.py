@@ -107,7 +107,7 @@ def _depth(
     domain = [float(all_pairs["low"].min()), float(all_pairs["high"].max())]
     y = alt.Y(
         "low:Q",
-        title="between the meanings (1 = gap)",
+        title="position (1 = gap)",
         axis=alt.Axis(tickCount=5),
         scale=alt.Scale(domain=domain),
     )

@@ -9,7 +9,8 @@ are the same for every word.
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import altair as alt
@@ -80,7 +81,7 @@ SMALL_TITLE: dict[str, Any] = {
 }
 LABEL_EXTENT = 16  # pixels of the labels of layers, so that both panels have their title in line
 NOTHING = 0.005  # of the gap: an effect that rounds to 0 %
-STRONG = 0.55  # of the scale: from here on white is read better than ink, on the darker colour
+STRONG = 0.83  # of the scale: from here on white has more contrast than ink
 MLP = "MLP"  # the column of the MLPs in the map
 MIXER = "mixer"  # the column of the mixers, which replace attention
 # Four rows, because a card has the rest.
@@ -154,6 +155,7 @@ SMALL_MARK = 48
 MLP_CELL = ("word", "layer", "head", "name", "net", "nouns", "more", "comparison", "beside")
 EFFECT_TITLE = "net swap effect (share of gap)"
 VALUES = ("net", "swap", "along", "norm")  # what `heads` draws, of the columns that a frame has
+SHARES = ("net", "swap")  # of these, the shares of the gap
 CHANCE = 0.5
 LEVEL_LABELS = {"labelAngle": 0, "labelOverlap": True}
 CONDITIONS = ("as measured", "labels permuted", "later token", "untrained model")
@@ -337,27 +339,29 @@ def heads(
             f"layer, head and {value or 'one of ' + ', '.join(VALUES)}. Give what probe.patch or "
             "probe.delta_e returned, or a column as value."
         )
-    rows = frame.groupby(["layer", "head"])[named].mean().reset_index()
-    rows["name"] = head_names(rows)
-    rows["mark"] = [decimal(number) for number in rows[named]]
-    limit = float(rows[named].abs().max()) or 1.0
-    cell = cell_size(rows)
-    best = rows.iloc[int(rows[named].abs().argmax())]
-    text = alt.condition(alt.datum[named] > STRONG * limit, alt.value("#ffffff"), alt.value(INK))
-    base = alt.Chart(rows).encode(
-        x=alt.X("head:O", title="head", axis=alt.Axis(**LEVEL_LABELS)),
-        y=alt.Y("layer:O", title="layer"),
-        tooltip=tips("name:N", f"{named}:Q | {named} | .3f"),
+    rows = frame.groupby(["layer", "head"])[named].mean().rename("net").reset_index()
+    rows = rows.assign(name=head_names(rows), clear=True, verdict="", comparison="")
+    limit = float(rows["net"].abs().max()) or 1.0
+    is_share = named in SHARES
+    is_signed = is_share or bool((rows["net"] < 0).any())
+    digits = max(0, 2 - math.floor(math.log10(limit)))  # of three in all, in the largest number
+    as_text = percent if is_share else partial(decimal, digits=digits)
+    grid = _Grid(
+        layers=sorted(rows["layer"].unique().tolist()),
+        heads=sorted(rows["head"].unique().tolist()),
+        further=[],
+        cell=cell_size(rows),
+        verdicts=[],
+        fields=[*rows, "mark"],
+        tooltip=tips("name:N | head", f"net:Q | {named} | {'.1%' if is_share else '.3f'}"),
+        legend=_effect_legend(limit, named, ".0%" if is_share else ".3~r", signed=is_signed),
+        mark=_mark if is_share else as_text,
+        scale=effect_scale(limit, signed=is_signed),
     )
-    colour = alt.Color(f"{named}:Q", scale=effect_scale(limit), legend=alt.Legend(title=named))
-    layers = [base.mark_rect(stroke=LINE, strokeWidth=1).encode(color=colour)]
-    if cell >= NUMBERS_FROM:
-        layers.append(base.mark_text(fontSize=11).encode(text=alt.Text("mark:N"), color=text))
-    picture = alt.layer(*layers).properties(width=alt.Step(cell), height=alt.Step(cell))
-    description = (
-        f"Map of {named}, by layer and head. The largest is {decimal(best[named])}, of "
-        f"{best['name']}."
-    )
+    picture = _panel(grid, rows, rows[:0], limit=limit, layers=grid.layers)
+    best = rows.iloc[int(rows["net"].abs().argmax())]
+    largest = f"{as_text(best['net'])}, of {best['name']}"
+    description = f"Map of {named}, by layer and head. The largest is {largest}."
     return finish(picture, description)
 
 
@@ -460,7 +464,9 @@ def _map(
         verdicts=marked(word_heads),
         fields=list(dict.fromkeys(fields)),
         tooltip=tooltip,
-        legend=legend,
+        legend=_effect_legend(limit) if legend else None,
+        mark=_mark,
+        scale=effect_scale(limit),
     )
     depth = math.inf if read_at is None else read_at
     before = [layer for layer in grid.layers if layer < depth]
@@ -484,7 +490,9 @@ class _Grid(NamedTuple):
     verdicts: the verdicts with a mark
     fields: the columns of a cell that the page needs
     tooltip: of a cell of a head
-    legend: whether there is one
+    legend: of the colours, if there is one
+    mark: the number in a cell as text
+    scale: of the colours, which ends at the limit of the map
     """
 
     layers: list[int]
@@ -494,7 +502,9 @@ class _Grid(NamedTuple):
     verdicts: list[str]
     fields: list[str]
     tooltip: Sequence[alt.Tooltip]
-    legend: bool
+    legend: alt.Legend | None
+    mark: Callable[[float], str]
+    scale: alt.Scale
 
     @property
     def has_numbers(self) -> bool:
@@ -519,7 +529,7 @@ def _panel(
     rows = rows[rows["layer"].isin(layers)]
     beside = beside[beside["layer"].isin(layers)]
     if grid.has_numbers:
-        rows = rows.assign(mark=[_mark(net) for net in rows["net"]])
+        rows = rows.assign(mark=[grid.mark(net) for net in rows["net"]])
     rows = rows[[name for name in grid.fields if name in rows]]
     across = alt.Scale(domain=[*grid.heads, *grid.further])
     down = alt.Scale(domain=layers)
@@ -527,8 +537,8 @@ def _panel(
     on_cells = {"x": _heads_along(across, None), "y": _layers_down(down, None)}
     is_first = layers[0] == grid.layers[0]
     is_last = layers[-1] == grid.layers[-1]
-    legend = _effect_legend(limit) if grid.legend and is_first else None
-    colour = alt.Color("net:Q", scale=effect_scale(limit), legend=legend)
+    legend = grid.legend if is_first else None
+    colour = alt.Color("net:Q", scale=grid.scale, legend=legend)
     text = alt.condition(alt.datum.net > STRONG * limit, alt.value("#ffffff"), alt.value(INK))
     base = alt.Chart(rows).encode(**on_cells, tooltip=grid.tooltip)
     cells = base.mark_rect(stroke=LINE, strokeWidth=1)
@@ -606,13 +616,19 @@ def _layers_down(scale: alt.Scale, axis: alt.Axis | None) -> alt.Y:
     return alt.Y("layer:O", title="layer", scale=scale, axis=axis)
 
 
-def _effect_legend(limit: float) -> alt.Legend:
+def _effect_legend(
+    limit: float,
+    title: str = "net swap effect (share of the sense gap)",
+    form: str = ".0%",
+    *,
+    signed: bool = True,
+) -> alt.Legend:
     return alt.Legend(
-        title="net swap effect (share of the sense gap)",
-        format=".0%",
+        title=title,
+        format=form,
         orient="bottom",
         gradientLength=260,
-        values=[-limit, 0, limit],
+        values=[-limit, 0, limit] if signed else [0, limit],
     )
 
 

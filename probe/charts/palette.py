@@ -64,15 +64,17 @@ def sense_colour(senses: Sequence[str], sense: str) -> str:
     return SENSES[list(senses).index(sense) % len(SENSES)]
 
 
-def effect_scale(limit: float) -> alt.Scale:
+def effect_scale(limit: float, *, signed: bool = True) -> alt.Scale:
     """The diverging scale of effects: symmetric, transparent at zero, so that zero is blank on any
-    background."""
+    background. Only its upper half for numbers without a sign."""
     # The hue jumps at zero, where both are transparent; in between only the opacity changes.
     stops = [_rgba(AGAINST, 1), _rgba(AGAINST, 0), _rgba(WITH, 0), _rgba(WITH, 1)]
+    domain = [-limit, -1e-9, 1e-9, limit]
+    half = 0 if signed else 2
     return alt.Scale(
         type="linear",
-        domain=[-limit, -1e-9, 1e-9, limit],
-        range=stops,
+        domain=domain[half:],
+        range=stops[half:],
         interpolate="rgb",
         clamp=True,
     )

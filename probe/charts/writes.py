@@ -228,9 +228,9 @@ def decomposition_bars(decomposition: pd.DataFrame, word: str, *, sentence: int)
     """One sentence's decomposition on the sense axis: a bar per source token, in parts by head,
     then the rest and the sum.
 
-    `decomposition` is the study's frame. Right is toward the sense that is meant. Numbers are
-    shares of the sum where the word is clearly on the side of its sense, and fractions of the gap
-    where it is not.
+    `decomposition` is the study's frame. Right is toward the sense that is meant. Bars are shares
+    of the sum where the word is clearly on the side of its sense, and fractions of the gap where it
+    is not.
     """
     rows = of_sentence(decomposition, word, sentence)
     first = rows.iloc[0].to_dict()
@@ -238,12 +238,13 @@ def decomposition_bars(decomposition: pd.DataFrame, word: str, *, sentence: int)
     order = bars["bar"].unique().tolist()
     y = alt.Y("bar:N", title="source", sort=order, axis=token_axis(labelLimit=160))
     other_sense = first["sense_b"] if first["sense"] == first["sense_a"] else first["sense_a"]
-    title = [
-        f"contribution toward {first['sense']},",
-        f"away from {other_sense} (fraction of the gap)",
-    ]
-    scale = room_for_numbers(_domain(decomposition))
-    x = alt.X("toward:Q", title=title, axis=alt.Axis(tickCount=6), scale=scale)
+    are_shares = is_clear(first)
+    unit = "share of the sum" if are_shares else "fraction of the gap"
+    title = [f"contribution toward {first['sense']},", f"away from {other_sense} ({unit})"]
+    bars["drawn"] = bars["toward"] / (abs(first["total"]) if are_shares else 1)
+    axis = share_axis(6) if are_shares else alt.Axis(tickCount=6)
+    scale = room_for_numbers(_domain(decomposition, shares=are_shares))
+    x = alt.X("drawn:Q", title=title, axis=axis, scale=scale)
     tip = tips(
         "bar:N | source",
         "writer:N | written by",
@@ -254,7 +255,7 @@ def decomposition_bars(decomposition: pd.DataFrame, word: str, *, sentence: int)
     parts = mark.encode(
         y=y, x=x, color=_writer_colour(bars), order=alt.Order("part:Q"), tooltip=tip
     )
-    numbers = numbers_at(_bar_texts(bars, shares=is_clear(first)), "edge", y=y)
+    numbers = numbers_at(_bar_texts(bars, shares=are_shares), "edge", y=y)
     picture = alt.layer(parts, reference_line("x", 0.0), numbers)
     closing = scientific(float(first["closing"]))
     description = (
@@ -266,7 +267,7 @@ def decomposition_bars(decomposition: pd.DataFrame, word: str, *, sentence: int)
 
 def _bar_texts(bars: pd.DataFrame, *, shares: bool) -> pd.DataFrame:
     """The number of each bar and the `edge` to whose right it is written."""
-    positive = bars.assign(edge=bars["toward"].clip(lower=0))
+    positive = bars.assign(edge=bars["drawn"].clip(lower=0))
     rows = positive.groupby("bar", sort=False, as_index=False).agg(
         edge=("edge", "sum"), net=("net", "first"), share=("share", "first")
     )
@@ -281,16 +282,20 @@ def _largest_bar(bars: pd.DataFrame) -> str:
     return f"the largest contribution is that of {largest['bar']}, {decimal(largest['net'])}."
 
 
-def _domain(decomposition: pd.DataFrame) -> list[float]:
-    """The range of the bars of all sentences, so that every picture of a page has the same axis."""
+def _domain(decomposition: pd.DataFrame, *, shares: bool) -> list[float]:
+    """The range of the bars of all sentences in this unit, so that all of their pictures have the
+    same axis."""
     rows = _toward(decomposition)
-    bar = [rows["word"], rows["sentence"], source_of(rows)]
-    low = rows["toward"].clip(upper=0).groupby(bar).sum()
-    high = rows["toward"].clip(lower=0).groupby(bar).sum()
     whole = rows["total"] * rows["sign"]
-    least = float(min(low.min(), whole.min(), 0.0))
-    largest = float(max(high.max(), whole.max(), MEAN))
-    return [least, largest]
+    rows = rows[(whole >= CLEAR) == shares]
+    drawn = rows["toward"] / (rows["total"].abs() if shares else 1.0)
+    bar = [rows["word"], rows["sentence"], source_of(rows)]
+    low = drawn.clip(upper=0).groupby(bar).sum()
+    high = drawn.clip(lower=0).groupby(bar).sum()
+    if shares:
+        return [min(float(low.min()), 0.0), max(float(high.max()), 1.0)]
+    whole = whole[rows.index]
+    return [float(min(low.min(), whole.min(), 0.0)), float(max(high.max(), whole.max(), MEAN))]
 
 
 def _writer_colour(bars: pd.DataFrame) -> alt.Color:

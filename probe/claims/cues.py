@@ -17,17 +17,22 @@ MOST_OF_IT = 0.5  # fraction of an effect: more than everything else together
 
 
 def strongest_cues(
-    cues: pd.DataFrame, number: int, value: str = "coordinate"
+    cues: pd.DataFrame, number: int, value: str = "coordinate", *, zero: float | None = None
 ) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
     """The strongest words of each of two senses, at most `number` of each, as `word` and `value`:
     of words that were not fitted, one of each stem.
 
     cues: the rows of a scan, in which a cue counts once
     value: the column by which words are ordered; the first sense has its largest values
+    zero: from where values are counted. The first sense then has positive values only, and the
+        second negative ones
     """
     ordered = cues.drop_duplicates("cue").sort_values(value, ascending=False, kind="stable")
-    unseen = ordered[~ordered["seen"]]
-    return _strongest(unseen, number, value), _strongest(unseen.iloc[::-1], number, value)
+    first = second = ordered[~ordered["seen"]]
+    if zero is not None:
+        first = first.assign(**{value: first[value] - zero})
+        first, second = first[first[value] > 0], first[first[value] < 0]
+    return _strongest(first, number, value), _strongest(second.iloc[::-1], number, value)
 
 
 def _strongest(rows: pd.DataFrame, number: int, value: str) -> list[dict[str, Any]]:

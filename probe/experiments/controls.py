@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 ORDER = 100
 NEEDS = ("heads",)
 ANSWERS = False
-SECONDS = 8.0
+SECONDS = 5.0
 HEADING = "believe"
 TITLE = "The same where there is nothing to find"
 MEASURED = "as measured"

@@ -22,6 +22,7 @@ from probe.experiments.cues import (
     scan,
     split_half,
     without_beginnings,
+    without_cue,
 )
 from probe.experiments.record import WordRecord
 from probe.experiments.run import WordRun
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
 ORDER = 40
 NEEDS = ()
 ANSWERS = False
-SECONDS = 12.0
+SECONDS = 11.0
 HEADING = ""
 TITLE = "Other cues"
 # Positions of cues and of the tokens after them, run through all blocks: 12 batches of 16 sentences
@@ -101,7 +102,7 @@ TABLES = {
             "drawn": Column("tokens that were drawn from them at random", "count"),
             **as_elsewhere("beginnings"),
             "frames": Column("short texts that every cue was put into", "count"),
-            **as_elsewhere("reliability"),
+            **as_elsewhere("without_cue", "reliability"),
         },
         summaries,
     ),
@@ -140,6 +141,7 @@ def measure(run: WordRun) -> "xr.Dataset | None":
         "drawn": len(sample.cues),
         "beginnings": slots.beginnings,
         "frames": len(slots.frames),
+        "without_cue": without_cue(run.weights, slots.templates, axes),
         "reliability": split_half(scanned.coordinate),
     }
     return dataset(

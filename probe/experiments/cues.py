@@ -479,6 +479,12 @@ def scan(
     )
 
 
+def without_cue(weights: Weights, templates: Sequence[Template], axes: ScanAxes) -> float:
+    """The mean coordinate of the word over the frames with an empty slot."""
+    rows = in_every_frame(templates, [()])
+    return float(read_texts(weights, rows, axes, []).coordinate.mean())
+
+
 def split_half(values: Array) -> float:
     """Split-half reliability of cues over frames.
 

@@ -63,7 +63,7 @@ if TYPE_CHECKING:
 ORDER = 60
 NEEDS = ()
 ANSWERS = False
-SECONDS = 2.0
+SECONDS = 3.0
 MOST_PAIRS = 8  # spread over cue words; every kind swaps each top head in all of them
 MOST_HEADS = 16  # top heads; the parts of a head without an effect have no meaning
 KINDS = ("pattern_only", "values_only", "cue_only", "other_only", "ablation")

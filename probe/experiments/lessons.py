@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 ORDER = 130
 NEEDS = ()
 ANSWERS = False
-SECONDS = 1.5
+SECONDS = 1.0
 HEADING = "believe"
 TITLE = "Well-known sentences"
 # What a row says of the sentence.

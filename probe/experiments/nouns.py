@@ -19,6 +19,7 @@ Each pair of sentences is shared out to a few nouns. All nouns together then nee
 each noun meets as many cue words as possible. All numbers are in units of the residual stream.
 """
 
+from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -62,7 +63,7 @@ from probe.model.weights import Weights
 from probe.patching.heads import swap_sets
 from probe.patching.inputs import Rows
 from probe.patching.sets import HeadIndex, mask_of
-from probe.patching.tokens import ReplacedStates, replace_tokens
+from probe.patching.tokens import replace_tokens
 from probe.provenance import hash_of
 from probe.stats import axes
 from probe.stats.axes import HeldOutAxes, squared_gap
@@ -77,7 +78,7 @@ if TYPE_CHECKING:
 ORDER = 20
 NEEDS = ()
 ANSWERS = True
-SECONDS = 50.0
+SECONDS = 34.0
 ALL = "all"  # the dataset over all pairs of senses with a gap
 SURPRISAL_DECIMALS = 3  # of nats; further digits are rounding errors
 STATES_BYTES = 2**28  # of the states of nouns that are computed at once
@@ -188,6 +189,7 @@ class WordInPlace:
     direct: Sequence[int]
     until: Sequence[int]
     _splits: dict[tuple[int, ...], CrossFit] = field(default_factory=dict, init=False, repr=False)
+    _gaps: dict[tuple[int, ...], Array] = field(default_factory=dict, init=False, repr=False)
 
     def split_of(self, rows: Sequence[int]) -> CrossFit:
         """`split` restricted to the sentences of `rows`. Many nouns fit the same sentences, so it
@@ -199,6 +201,14 @@ class WordInPlace:
             positions = [number for number, row in enumerate(self.split.rows) if row in inside]
             self._splits[key] = restrict(self.split, positions)
         return self._splits[key]
+
+    def squared_gap_of(self, rows: Sequence[int]) -> Array:
+        """g² of the word in the sentences of `rows`, kept like their split. `depth`"""
+        key = tuple(rows)
+        if key not in self._gaps:
+            part = self.split_of(rows)
+            self._gaps[key] = squared_gap(self.resid[list(part.rows)], part)
+        return self._gaps[key]
 
     @property
     def resid(self) -> Tensor:
@@ -242,24 +252,12 @@ class NounRun:
     """One noun in the word's sentences.
 
     in_place: the noun
-    sentences, surprisal, word_surprisal, squared_gap, word_squared_gap, shared_axis: of the noun,
-        as in MORE
-    pair_gap: of the noun's pairs. `pair depth`
-    write: the write of each compared head in these pairs. `pair head measure`
     rows: the sentences of the noun's pairs: their members and same-sense donors
     z, hidden: the states of these rows; `hidden` is empty if the plan swaps no MLPs.
         `row layer head d_head`, `row layer d_mlp`
     """
 
     in_place: NounInPlace
-    sentences: int
-    surprisal: float
-    word_surprisal: float
-    squared_gap: Array
-    word_squared_gap: Array
-    shared_axis: Array
-    pair_gap: Array
-    write: Array
     rows: tuple[int, ...]
     z: Tensor
     hidden: Tensor
@@ -391,7 +389,7 @@ def noun_runs(run: WordRun, number: int) -> tuple[NounRun, ...]:
         rows = set(_rows_to_run(word, among, plan, run.options.seed))
         rows_of = {noun: _rows_that_fit(among, noun, rows) for noun in result.noun.values.tolist()}
         runs = _runs(run.weights, word, among, rows_of, plan)
-        run.noun_runs[number] = tuple(each for each in runs if each.in_place.pairs)
+        run.noun_runs[number] = tuple(each for each, _ in runs if each.in_place.pairs)
     return run.noun_runs[number]
 
 
@@ -483,35 +481,41 @@ def put_in_place(
     """What is measured of nouns in the word's place, and the runs of the nouns that are swapped."""
     rows = _rows_to_run(word, among, plan, seed)
     rows_of, left_out = _nouns_that_fit(among, word, rows, plan, seed)
-    runs = _runs(weights, word, among, rows_of, plan)
     depths = word.resid.shape[1]
+    runs = []
+    of_nouns: dict[str, list[Any]] = defaultdict(list)
+    for run, resid in _runs(weights, word, among, rows_of, plan):
+        runs.append(run)
+        for name, value in _measured(weights, word, run, resid, rows_of).items():
+            of_nouns[name].append(value)
     net, by_depth = _swap_heads(weights, word, runs)
     reasons = among.left_out | left_out if among.by_name else {}
     nouns = [run.in_place.noun for run in runs]
     counts = [len(run.in_place.pairs) for run in runs]
-    write = _stacked(
-        [of_pair for run in runs for of_pair in run.write], len(word.heads), len(MEASURES)
-    )
+    of_swaps = {
+        name: [of_pair for of_noun in of_nouns[name] for of_pair in of_noun]
+        for name in ("pair_gap", "write")
+    }
     variables: dict[str, tuple[str, Any]] = {
-        "sentences": ("noun", np.array([run.sentences for run in runs], dtype=int)),
-        "noun_surprisal": ("noun", np.array([run.surprisal for run in runs], dtype=float)),
-        "word_surprisal": ("noun", np.array([run.word_surprisal for run in runs], dtype=float)),
-        "squared_gap": ("noun depth", _stacked([run.squared_gap for run in runs], depths)),
-        "word_squared_gap": (
-            "noun depth",
-            _stacked([run.word_squared_gap for run in runs], depths),
-        ),
-        "shared_axis": ("noun depth", _stacked([run.shared_axis for run in runs], depths)),
+        "sentences": ("noun", np.array(of_nouns["sentences"], dtype=int)),
+        "noun_surprisal": ("noun", _stacked(of_nouns["noun_surprisal"])),
+        "word_surprisal": ("noun", _stacked(of_nouns["word_surprisal"])),
+        "squared_gap": ("noun depth", _stacked(of_nouns["squared_gap"], depths)),
+        "word_squared_gap": ("noun depth", _stacked(of_nouns["word_squared_gap"], depths)),
+        "shared_axis": ("noun depth", _stacked(of_nouns["shared_axis"], depths)),
         "noun_gap": ("noun depth", _stacked([run.in_place.gap for run in runs], depths)),
         "pair_of": (
             "swap",
             np.array([pair for run in runs for pair in run.in_place.pairs], dtype=np.intp),
         ),
         "noun_of": ("swap", np.repeat(np.arange(len(runs)), counts)),
-        "pair_gap": ("swap depth", _stacked([gap for run in runs for gap in run.pair_gap], depths)),
+        "pair_gap": ("swap depth", _stacked(of_swaps["pair_gap"], depths)),
         "moved": ("swap part measure", net),
         "moved_by_depth": ("part depth measure", by_depth),
-        "write": ("swap part measure", write),
+        "write": (
+            "swap part measure",
+            _stacked(of_swaps["write"], len(word.heads), len(MEASURES)),
+        ),
         "word_write": (
             "sentence_pair part word_measure",
             _writes(weights, word, [word.axes], word.states.z, word.pairs),
@@ -637,17 +641,16 @@ def _runs(
     among: Candidates,
     rows_of: Mapping[str, Sequence[int]],
     plan: NounPlan,
-) -> list[NounRun]:
-    """The run of every noun.
+) -> Iterator[tuple[NounRun, Tensor]]:
+    """The run of every noun, and its residual stream at every row of the word's sentences that it
+    fits. `row depth d_model`
 
     rows_of: the rows that each noun fits
     """
     usable = {noun: usable_pairs(word, rows) for noun, rows in rows_of.items()}
     shared_out = share_out(word.pairs.units, usable, plan.per_pair)
-    runs: list[NounRun] = []
     for nouns in _in_parts(weights, list(rows_of), len(among.article)):
-        runs += _run(weights, word, among, nouns, rows_of, usable, shared_out, plan)
-    return runs
+        yield from _run(weights, word, among, nouns, rows_of, usable, shared_out, plan)
 
 
 def _in_parts(weights: Weights, nouns: Sequence[str], rows: int) -> Iterator[list[str]]:
@@ -672,8 +675,8 @@ def _run(
     usable: Mapping[str, Sequence[int]],
     shared_out: Mapping[str, tuple[int, ...]],
     plan: NounPlan,
-) -> Iterator[NounRun]:
-    """The run of each noun, in the sentences that it fits.
+) -> Iterator[tuple[NounRun, Tensor]]:
+    """`_runs` of some nouns.
 
     rows_of: the rows that each noun fits
     usable: the pairs that each noun fits
@@ -683,79 +686,57 @@ def _run(
     swap_rows = [rows_of_pairs(word.pairs.take(shared_out[noun])) for noun in nouns]
     # Swaps need the states of heads and MLPs in these rows only. `row noun`
     with_parts = torch.tensor([[row in of_noun for of_noun in swap_rows] for row in rows])
-    states = _states(
+    states = replace_tokens(
         weights,
         [word.texts[row] for row in rows],
         [among.nouns[noun] for noun in nouns],
-        with_parts,
-        with_hidden=plan.mlps_per_pair > 0,
+        parts=("z", "hidden") if plan.mlps_per_pair > 0 else ("z",),
+        where=with_parts,
     )
     noun_of = with_parts.nonzero()[:, 1]
     for number, noun in enumerate(nouns):
-        part = word.split_of(rows_of[noun])
         resid = at_rows(states.resid[:, number], rows, len(word.texts))
+        part = word.split_of(rows_of[noun])
         noun_axes = raw_axes(resid, part, word.axes.senses)
-        noun_rows = list(part.rows)
-        pairs = shared_out[noun]
-        z = states.z[noun_of == number]
-        yield NounRun(
-            in_place=NounInPlace(
-                noun=noun,
-                ids=among.nouns[noun],
-                axes=noun_axes,
-                gap=_mean_gap(noun_axes, resid, word.pairs.take(usable[noun])),
-                pairs=pairs,
-            ),
-            sentences=len(noun_rows),
-            surprisal=word.surprisal_of(noun, noun_rows),
-            word_surprisal=word.surprisal_of(word.word, noun_rows),
-            squared_gap=squared_gap(resid[noun_rows], part),
-            word_squared_gap=squared_gap(word.resid[noun_rows], part),
-            shared_axis=_along_axis(resid[noun_rows], part, word.axes),
-            pair_gap=gaps(noun_axes, resid, word.pairs.take(pairs)),
-            write=_writes(
-                weights,
-                word,
-                [noun_axes, word.axes],
-                at_rows(z, swap_rows[number], len(word.texts)),
-                word.pairs.take(pairs),
-            ),
-            rows=swap_rows[number],
-            z=z,
-            hidden=states.hidden[noun_of == number],
+        in_place = NounInPlace(
+            noun=noun,
+            ids=among.nouns[noun],
+            axes=noun_axes,
+            gap=_mean_gap(noun_axes, resid, word.pairs.take(usable[noun])),
+            pairs=shared_out[noun],
         )
+        here = noun_of == number
+        yield NounRun(in_place, swap_rows[number], states.z[here], states.hidden[here]), resid
 
 
-def _states(
+def _measured(
     weights: Weights,
-    texts: Sequence[TargetText],
-    nouns: Sequence[Sequence[int]],
-    with_parts: Tensor,
-    *,
-    with_hidden: bool,
-) -> ReplacedStates:
-    """The residual streams of all nouns in all texts, and the states of heads and MLPs for some of
-    them, because these states need several times the memory.
+    word: WordInPlace,
+    run: NounRun,
+    resid: Tensor,
+    rows_of: Mapping[str, Sequence[int]],
+) -> dict[str, Any]:
+    """What is measured of a noun without swaps, by its name in MORE.
 
-    nouns: the tokens of each noun
-    with_parts: where the states of heads and MLPs are returned. `row noun`
-    with_hidden: whether the states of MLPs are returned at all
-
-    `resid` is as in `replace_tokens`. `z` and `hidden` have one axis for rows and nouns, in the
-    order of `with_parts.nonzero()`.
+    resid: of the noun. `row depth d_model`
+    rows_of: the rows that each noun fits
     """
-    layers, heads, d_model, d_head = weights.shape
-    numbers = d_model + heads * d_head + (weights.blocks[0].d_mlp if with_hidden else 0)
-    bytes_per_row = len(nouns) * layers * numbers * weights.dtype.itemsize
-    at_once = max(1, STATES_BYTES // bytes_per_row)
-    parts = ("resid", "z", "hidden") if with_hidden else ("resid", "z")
-    chunks = []
-    for start in range(0, len(texts), at_once):
-        chunk = slice(start, start + at_once)
-        states = replace_tokens(weights, texts[chunk], nouns, parts=parts)
-        here = with_parts[chunk]
-        chunks.append(ReplacedStates(states.resid, states.z[here], states.hidden[here]))
-    return ReplacedStates(*(torch.cat(part) for part in zip(*chunks, strict=True)))
+    noun = run.in_place.noun
+    part = word.split_of(rows_of[noun])
+    rows = list(part.rows)
+    pairs = word.pairs.take(run.in_place.pairs)
+    noun_axes = run.in_place.axes
+    z = at_rows(run.z, run.rows, len(word.texts))
+    return {
+        "sentences": len(rows),
+        "noun_surprisal": word.surprisal_of(noun, rows),
+        "word_surprisal": word.surprisal_of(word.word, rows),
+        "squared_gap": squared_gap(resid[rows], part),
+        "word_squared_gap": word.squared_gap_of(rows_of[noun]),
+        "shared_axis": _along_axis(resid[rows], part, word.axes),
+        "pair_gap": gaps(noun_axes, resid, pairs),
+        "write": _writes(weights, word, [noun_axes, word.axes], z, pairs),
+    }
 
 
 def _writes(

@@ -29,7 +29,7 @@ Sources: Olsson et al. 2022 (induction heads); TransformerLens (head_detector); 
 
 import math
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -63,7 +63,7 @@ if TYPE_CHECKING:
 ORDER = 125
 NEEDS = ()
 ANSWERS = False
-SECONDS = 20.0
+SECONDS = 16.0
 PER_WORD = 6  # natural sentences of each word of the lexicon, each with another frame
 RANDOM_TEXTS = 40
 PERIOD = 32  # random tokens, which each random text has twice
@@ -283,9 +283,16 @@ def measures(pattern: Tensor, visible: Tensor, *, lead: int = 0, period: int = 0
     return values.where(seen >= FEWEST_SEEN, math.nan)
 
 
-def profile_of(weights: Weights, natural: Sequence[Text], repeated: RandomTexts) -> "xr.Dataset":
+def profile_of(
+    weights: Weights,
+    natural: Sequence[Text],
+    repeated: RandomTexts,
+    watch: Callable[[Seen], None] | None = None,
+) -> "xr.Dataset":
     """MEASURES of every head in both kinds of texts, and CUE_SHARES in natural ones.
     `texts layer head`
+
+    watch: called with every layer of the natural texts
 
     cue_share = Σ A(cue) / Σ A(content words), over the rows of the words that the texts are about
     even_share = Σ [A(content words) / number of content words] / Σ A(content words)
@@ -301,6 +308,8 @@ def profile_of(weights: Weights, natural: Sequence[Text], repeated: RandomTexts)
             # measure head row, with the rows of all texts one after the other
             of_rows[seen.layer].append(values.transpose(1, 2).flatten(2))
             at_words[seen.layer].append(_at_words(seen, texts))
+            if watch is not None and texts is natural:
+                watch(seen)
         for layer, parts in of_rows.items():
             means = torch.cat(parts, dim=-1).nanmean(-1)
             on_cue, on_content, even = torch.cat(at_words[layer]).sum(0)
@@ -336,13 +345,22 @@ def _at_words(seen: Seen, texts: Sequence[Text]) -> Tensor:
 _PROFILES: dict[str, "xr.Dataset"] = {}  # of the last model, by its key, for all words of a study
 
 
-def profile(model: Model, *, seed: int) -> "xr.Dataset":
-    """`profile_of` a model, in the natural sentences that ship and in random tokens."""
+def profile(
+    model: Model, natural: Sequence[Text], *, seed: int, writes: "HeadWrites | None" = None
+) -> "xr.Dataset":
+    """`profile_of` a model, in the natural sentences that ship and in random tokens.
+
+    writes: of some heads, which are read in the same run of the natural sentences
+    """
     key = f"{model.key_with_tokenizer} {seed}"
     if key not in _PROFILES:
-        of_model = profile_of(stack_of(model), natural_texts(model), random_texts(model, seed=seed))
+        watch = None if writes is None else writes.watch
+        repeated = random_texts(model, seed=seed)
+        of_model = profile_of(stack_of(model), natural, repeated, watch)
         _PROFILES.clear()
         _PROFILES[key] = of_model
+    elif writes is not None:
+        writes.run(natural)
     return _PROFILES[key]
 
 
@@ -365,7 +383,8 @@ def profiles(model: ModelSource, *, seed: int = 0) -> pd.DataFrame:
         >>> heads[heads["texts"] == "natural"].nlargest(1, "previous")[["layer", "head"]].shape
         (1, 2)
     """
-    frame = profile(load(model), seed=seed).to_dataframe().reset_index()
+    model = load(model)
+    frame = profile(model, natural_texts(model), seed=seed).to_dataframe().reset_index()
     return frame.dropna(subset="first").reset_index(drop=True)
 
 
@@ -386,42 +405,50 @@ class Written(NamedTuple):
     pattern: Tensor
 
 
-def written(
-    weights: Weights, texts: Sequence[Text], axes: Mapping[HeadIndex, Axis]
-) -> dict[HeadIndex, dict[int, Written]]:
-    """What some heads write at every position of every text, by the number of the text.
+class HeadWrites:
+    """What some heads write at every position of every text, by the number of the text
+    (`of_texts`), read layer by layer.
 
     axes: by head, of the word after the layer of the head or later
     """
-    after_sum = weights.config.family.norm_after_sum
-    # Without norms of the sum, nothing after its own block changes what a head wrote.
-    depths = {head: axes[head].depth if after_sum else head[0] + 1 for head in axes}
-    found: dict[HeadIndex, dict[int, Written]] = {head: {} for head in axes}
-    if not axes:
-        return found
-    vectors: dict[HeadIndex, Tensor] = {}  # text pos d_model, as they arrive
-    starts: dict[HeadIndex, tuple[Tensor, Tensor]] = {}  # length and pattern in its own layer
-    for seen in patterns(weights, texts, max(depths.values())):
-        step = seen.step
-        for layer, head in axes:
+
+    def __init__(self, weights: Weights, axes: Mapping[HeadIndex, Axis]) -> None:
+        self.weights = weights
+        self.axes = axes
+        self.of_texts: dict[HeadIndex, dict[int, Written]] = {head: {} for head in axes}
+        after_sum = weights.config.family.norm_after_sum
+        # Without norms of the sum, nothing after its own block changes what a head wrote.
+        self._depths = {head: axes[head].depth if after_sum else head[0] + 1 for head in axes}
+        self._vectors: dict[HeadIndex, Tensor] = {}  # text pos d_model, as they arrive
+        # Length and pattern in the head's own layer.
+        self._starts: dict[HeadIndex, tuple[Tensor, Tensor]] = {}
+
+    def run(self, texts: Sequence[Text]) -> None:
+        """Run the texts as far as the writes need it."""
+        for seen in patterns(self.weights, texts, max(self._depths.values(), default=0)):
+            self.watch(seen)
+
+    def watch(self, seen: Seen) -> None:
+        """Read a layer of some texts."""
+        weights, step = self.weights, seen.step
+        for layer, head in self.axes:
             if layer == seen.layer:
                 z = step.everywhere(step.z)[:, :, head]
                 added = _added(weights, step, attention.write(z, step.block.w_o[head]))
                 length = added.norm(dim=-1) / step.everywhere(step.resid_pre).norm(dim=-1)
                 length = length.where(seen.visible.sum(-1) >= FEWEST_SEEN, math.nan)
-                vectors[layer, head] = added
-                starts[layer, head] = length, seen.pattern[:, head]
-        for index in axes:
-            if not index[0] <= seen.layer < depths[index]:
+                self._vectors[layer, head] = added
+                self._starts[layer, head] = length, seen.pattern[:, head]
+        for index, depth in self._depths.items():
+            if not index[0] <= seen.layer < depth:
                 continue
-            if after_sum:
-                vectors[index] = _after_norms_of_sums(weights, step, vectors[index])
-            if seen.layer == depths[index] - 1:
-                along = axes[index].effect(vectors[index].cpu())
+            if weights.config.family.norm_after_sum:
+                self._vectors[index] = _after_norms_of_sums(weights, step, self._vectors[index])
+            if seen.layer == depth - 1:
+                along = self.axes[index].effect(self._vectors[index].cpu())
                 for row, number in enumerate(seen.members):
-                    length, pattern = (part[row].cpu() for part in starts[index])
-                    found[index][number] = Written(length, along[row], pattern)
-    return found
+                    length, pattern = (part[row].cpu() for part in self._starts[index])
+                    self.of_texts[index][number] = Written(length, along[row], pattern)
 
 
 def _added(weights: Weights, step: Step, delta_e: Tensor) -> Tensor:
@@ -529,6 +556,14 @@ def leading_directions(first: Tensor, second: Tensor) -> Direction:
     return Direction(shares[:DIRECTIONS], reads * signs, writes * signs)
 
 
+def random_shares(d_model: int, d_head: int) -> Tensor:
+    """The shares that the directions of a random matrix of a head's shape hold. `direction`"""
+    generator = torch.Generator().manual_seed(0)
+    first = torch.randn(d_model, d_head, generator=generator)
+    second = torch.randn(d_head, d_model, generator=generator)
+    return leading_directions(first, second).shares
+
+
 def directions_of(weights: Weights, block: Block, head: int) -> dict[str, Direction]:
     """The leading directions of W_V W_O ("OV") and of W_Q W_Kᵀ ("QK") of a head, with the gains of
     the norms of queries, keys and writes.
@@ -586,6 +621,7 @@ def directions_as_tokens(model: Model, heads: Sequence[HeadIndex]) -> list[pd.Da
     if not heads or len(words) < 2 * ENDS:
         return []
     streams = streams_of_tokens(weights, torch.tensor(ids, device=weights.device))
+    by_chance = random_shares(weights.config.d_model, weights.config.d_head).tolist()
     frames = []
     for layer, head in heads:
         block = weights.blocks[layer]
@@ -605,7 +641,8 @@ def directions_as_tokens(model: Model, heads: Sequence[HeadIndex]) -> list[pd.Da
                     for end, sign in (("+", 1), ("-", -1)):
                         order = resampling.order(sign * along[:, number].numpy())[:ENDS]
                         key = {"layer": layer, "head": head, "matrix": matrix, "number": number}
-                        key |= {"share": share, "side": side, "end": end}
+                        key |= {"share": share, "share_random": by_chance[number]}
+                        key |= {"side": side, "end": end}
                         tokens = [words[index] for index in order]
                         frames.append(pd.DataFrame({**key, "rank": range(ENDS), "token": tokens}))
     return frames
@@ -691,6 +728,7 @@ TABLES = {
             "share": Column(
                 "share of the matrix's squared norm that the direction holds", "0 to 1"
             ),
+            "share_random": Column("the same of a random matrix of this shape", "0 to 1"),
             "side": Column(
                 "of OV: reads or writes. Of QK: query (the token that attends) or key (the token "
                 "that is attended to)"
@@ -734,17 +772,19 @@ def measure(run: WordRun) -> "dict[str, xr.Dataset]":
     """
     heads = run.top_heads
     of_heads: dict[str, list[pd.DataFrame]] = {"elsewhere": [], "directions": []}
+    texts = natural_texts(run.model)
+    pair = run.prepared[run.clearest]
+    axes = {
+        head: run.observation.axis_for_others(pair.sense, pair.readout.direct[head[0]])
+        for head in heads
+    }
+    writes = HeadWrites(run.weights, axes)
+    of_model = profile(run.model, texts, seed=run.options.seed, writes=writes)
+    for (layer, head), of_texts in writes.of_texts.items():
+        for chosen, number, text, pos in events(texts, of_texts):
+            key = {"layer": layer, "head": head, "chosen": chosen, "number": number}
+            key |= dict(zip(("sense_a", "sense_b"), pair.sense.senses, strict=True))
+            of_heads["elsewhere"].append(_event_rows(texts[text], pos, of_texts[text], key))
     if heads:
-        pair = run.prepared[run.clearest]
-        axes = {
-            head: run.observation.axis_for_others(pair.sense, pair.readout.direct[head[0]])
-            for head in heads
-        }
-        texts = natural_texts(run.model)
-        for (layer, head), of_texts in written(run.weights, texts, axes).items():
-            for chosen, number, text, pos in events(texts, of_texts):
-                key = {"layer": layer, "head": head, "chosen": chosen, "number": number}
-                key |= dict(zip(("sense_a", "sense_b"), pair.sense.senses, strict=True))
-                of_heads["elsewhere"].append(_event_rows(texts[text], pos, of_texts[text], key))
         of_heads["directions"] = directions_as_tokens(run.model, heads)
-    return {"profiles": profile(run.model, seed=run.options.seed)} | tables_of(TABLES, of_heads)
+    return {"profiles": of_model} | tables_of(TABLES, of_heads)

@@ -17,6 +17,7 @@ In tables, all heads of a layer and their bias are one part, e.g. "heads 3".
 
 import re
 from collections.abc import Hashable, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, get_args
 
 import numpy as np
@@ -32,8 +33,8 @@ from probe.experiments.record import WordRecord
 from probe.experiments.run import WordRun
 from probe.model import qk
 from probe.model.records import Trace
-from probe.model.trace import trace
-from probe.patching.score_parts import Donor, Replaced, Side, replace_parts
+from probe.model.trace import traces
+from probe.patching.score_parts import Replaced, replace_parts
 from probe.patching.sets import HeadIndex
 from probe.stats import resampling
 from probe.stats.resampling import Array
@@ -45,14 +46,14 @@ if TYPE_CHECKING:
 ORDER = 120
 NEEDS = ()
 ANSWERS = False
-SECONDS = 49.0
+SECONDS = 9.0
 MOST_PAIRS = 8  # pairs of sentences, spread over cue words
 NOUNS = 10  # unambiguous nouns that replace the word
 NOUNS_PER_SENTENCE = 2  # of these; each further one is one more run
 BY_NOUNS = "query, nouns"  # the side in tables if a noun's part replaces the word's
 # The labels of parts that belong to the heads of a layer: a head, or the bias of all heads.
 ATTENTION = re.compile(r"L(\d+)H\d+|attention bias (\d+)")
-SIDES: tuple[Side, ...] = get_args(Side)
+SIDES: tuple[qk.Side, ...] = get_args(qk.Side)
 # What the datasets contain in addition to columns of the tables.
 MORE = {
     "cue": Column("the cue word of the sentence"),
@@ -345,19 +346,19 @@ def measure(run: WordRun) -> "dict[str, xr.Dataset]":
     units = [pairs.units[number] for number in marked]
     sample = spread(units, MOST_PAIRS, np.random.default_rng(pairs.seed))
     sampled_pairs = pairs.take(sorted(marked[index] for index in sample))
-    rows = dict.fromkeys([*sampled_pairs.a, *sampled_pairs.b])
-    traces = {row: trace(run.model, run.observation.material.sentences[row].text) for row in rows}
-    of_nouns = _noun_traces(run, [*rows])
+    texts = _texts(run, [*dict.fromkeys([*sampled_pairs.a, *sampled_pairs.b])])
+    together = iter(traces(run.model, [text for of_row in texts.values() for text in of_row]))
+    traced = {row: [next(together) for _ in of_row] for row, of_row in texts.items()}
     attributions = {
-        f"L{head[0]}H{head[1]}": _of_head(run, prepared, sampled_pairs, head, traces, of_nouns)
+        f"L{head[0]}H{head[1]}": _of_head(run, prepared, sampled_pairs, head, traced)
         for head in run.top_heads
     }
     return {name: each for name, each in attributions.items() if each is not None}
 
 
-def _noun_traces(run: WordRun, rows: Sequence[int]) -> dict[int, list[Trace]]:
-    """The traces of sentences with unambiguous nouns in the word's place; each noun in a part of
-    them.
+def _texts(run: WordRun, rows: Sequence[int]) -> dict[int, list[str]]:
+    """Each sentence, and then the sentence with unambiguous nouns in the word's place; each noun in
+    a part of the sentences.
 
     A noun fits where it agrees with the article and has as many tokens as the word.
     """
@@ -365,17 +366,16 @@ def _noun_traces(run: WordRun, rows: Sequence[int]) -> dict[int, list[Trace]]:
     fitting = candidates(run.model, material, run.options.nouns)
     nouns = list(fitting.nouns)[:NOUNS]
     rows_of = {noun: set(rows_for(fitting, noun)) for noun in nouns}
-    traces: dict[int, list[Trace]] = {}
+    texts: dict[int, list[str]] = {}
     for number, row in enumerate(rows):
         sentence = material.sentences[row]
         # Another noun comes first in each sentence.
         shift = number * NOUNS_PER_SENTENCE % max(len(nouns), 1)
         in_turn = [noun for noun in [*nouns[shift:], *nouns[:shift]] if row in rows_of[noun]]
-        traces[row] = [
-            trace(run.model, sentence.text[: sentence.start] + noun + sentence.text[sentence.end :])
-            for noun in in_turn[:NOUNS_PER_SENTENCE]
-        ]
-    return traces
+        before, after = sentence.text[: sentence.start], sentence.text[sentence.end :]
+        with_nouns = [before + noun + after for noun in in_turn[:NOUNS_PER_SENTENCE]]
+        texts[row] = [sentence.text, *with_nouns]
+    return texts
 
 
 class HeadInSentence(NamedTuple):
@@ -407,15 +407,16 @@ def _of_head(
     prepared: Prepared,
     pairs: Pairs,
     head: HeadIndex,
-    traces: Mapping[int, Trace],
-    of_nouns: Mapping[int, Sequence[Trace]],
+    traced: Mapping[int, Sequence[Trace]],
 ) -> "xr.Dataset | None":
     """The attribution of one head in the sentences of some pairs; None if the head can read fewer
     than two different cues.
+
+    traced: each sentence, and the same with nouns in the word's place, by row
     """
     in_sentences = [
-        _in_sentence(run, prepared, head, row, traced, of_nouns[row])
-        for row, traced in traces.items()
+        _in_sentence(run, prepared, head, row, whole, of_nouns)
+        for row, (whole, *of_nouns) in traced.items()
     ]
     sentences = [sentence for sentence in in_sentences if sentence is not None]
     cues = [sentence.cue for sentence in sentences]
@@ -514,26 +515,33 @@ def _in_sentence(
     # contrast = score[cue] - mean score[others], as a weighted sum over tokens
     weights = {cue[-1]: 1.0} | dict.fromkeys(other_tokens, -1 / len(other_tokens))
 
-    def contrast(of_text: Trace) -> qk.Terms:
+    # The streams of each text at the word, at its cue, and at the other tokens.
+    entering, *of_nouns = (
+        qk.stream_parts(of_text, layer, [view.at, *weights], "part")
+        for of_text in (traced, *noun_traces)
+    )
+    at_word, at_cue = entering.at([0]), entering.at([1])
+    at_others = entering.at(range(2, 1 + len(weights)))
+
+    def contrast(of_text: Trace, parts: qk.Parts) -> qk.Terms:
         """The scores in a text by pairs of parts, the cue first, and their weighted sum last."""
-        labels, scores = qk.score_terms(view._replace(trace=of_text, sources=[*weights]))
+        of_sources = view._replace(trace=of_text, sources=[*weights])
+        labels, scores = qk.score_terms(of_sources, entering=parts)
         weighted = torch.tensor([*weights.values()], dtype=torch.float64) @ scores
         return qk.Terms(labels, torch.cat([scores, weighted[None]]))
 
-    def replace(side: Side, donor: Donor) -> Replaced:
-        return replace_parts(traced, layer, number, donor, side=side, at=view.at, weights=weights)
-
-    terms = contrast(traced)
+    replace = partial(replace_parts, traced, layer, number, at=view.at, weights=weights)
+    terms = contrast(traced, entering)
     by_token = terms.values[:-1].sum(1)
     replaced: dict[str, Replaced] = {
-        side: replace(side, Donor(traced, other_tokens)) for side in SIDES
+        "query": replace(at_word, at_others, side="query"),
+        "key": replace(at_cue, at_others, side="key"),
     }
     noun_scores = np.full(terms.values.shape[1], np.nan)
     if noun_traces:
-        noun_scores = (
-            torch.stack([contrast(each).values[-1] for each in noun_traces]).mean(0).numpy()
-        )
-        losses = [replace("query", Donor(each, [view.at])) for each in noun_traces]
+        of_each = [contrast(*each).values[-1] for each in zip(noun_traces, of_nouns, strict=True)]
+        noun_scores = torch.stack(of_each).mean(0).numpy()
+        losses = [replace(at_word, each.at([0]), side="query") for each in of_nouns]
         means = [
             torch.stack([getattr(loss, name) for loss in losses]).mean(0)
             for name in LOSSES.values()

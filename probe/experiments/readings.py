@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 ORDER = 80
 NEEDS = ()
 ANSWERS = False
-SECONDS = 2.0
+SECONDS = 1.0
 HEADING = "travels"
 TITLE = "Which words supply it"
 PER_SENSE = 2  # example sentences of each sense

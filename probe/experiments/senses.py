@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 ORDER = 0
 NEEDS = ()
 ANSWERS = True
-SECONDS = 1.0
+SECONDS = 0.5
 # Pairs of sentences with the word in one form. With fewer, the form's gap is not reported.
 FEWEST_OF_A_FORM = 4
 NOT_ASKED_FOR = "no nouns were asked for"  # why a word was not compared with nouns

@@ -57,7 +57,7 @@ NEEDS = ()
 ANSWERS = False
 HEADING = "travels"
 TITLE = "How few heads are enough"
-SECONDS = 7.0
+SECONDS = 5.0
 CURVE_PAIRS = 12  # pairs of sentences that the sets of a word's curve are run on
 ENOUGH = 0.9  # faithfulness at which a set of heads counts as enough
 

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 ORDER = 90
 NEEDS = ()
 ANSWERS = False
-SECONDS = 0.3
+SECONDS = 0.2
 TABLES = {
     "shares": Table(
         "which component writes the sense gap",

@@ -55,22 +55,35 @@ def read(model: Model, ids: Sequence[int], target: Sequence[int] | None = None) 
     """Every tensor of every attention, on the CPU, in one run of `ids` (and of `target` through
     a decoder).
     """
-    recorded, logits = record_text(model, ids, target)
+    [whole] = read_alike(model, [ids], None if target is None else [target])
+    return whole
+
+
+def read_alike(
+    model: Model, rows: Sequence[Sequence[int]], targets: Sequence[Sequence[int]] | None = None
+) -> list[HookedRun]:
+    """`read` of texts with equal numbers of tokens, in one run."""
+    recorded, logits = record_texts(model, rows, targets)
     stacks = read_stacks(model.weights, model.config, model.modules)
-    tensors = {name: _stack_text(stack, recorded[name]) for name, stack in stacks.items()}
-    return HookedRun(tensors, stacks, logits)
+    runs = []
+    for row in range(len(rows)):
+        tensors = {}
+        for name, stack in stacks.items():
+            of_row = {key: [part[row] for part in parts] for key, parts in recorded[name].items()}
+            tensors[name] = _stack_text(stack, of_row)
+        runs.append(HookedRun(tensors, stacks, logits[row]))
+    return runs
 
 
-def record_text(
-    model: Model, ids: Sequence[int], target: Sequence[int] | None
+def record_texts(
+    model: Model, rows: Sequence[Sequence[int]], targets: Sequence[Sequence[int]] | None
 ) -> tuple[dict[str, dict[str, list[Tensor]]], Tensor]:
-    """The hooks' tensors of a text, by attention and name, one for each layer, and its logits
-    `pos d_vocab`; on the CPU.
+    """The hooks' tensors of some texts, by attention and name, one for each layer, and their logits
+    `row pos d_vocab`; on the CPU.
     """
-    targets = None if target is None else [target]
-    with recording(model, lambda name, tensor: tensor[0].cpu()) as recorded:
-        logits = run(model, [ids], targets)
-    return recorded, logits[0].detach().cpu()
+    with recording(model, lambda name, tensor: tensor.cpu()) as recorded:
+        logits = run(model, rows, targets)
+    return recorded, logits.detach().cpu()
 
 
 def run(

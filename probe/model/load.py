@@ -85,6 +85,7 @@ COPY_TOKENIZER = (
     "vocab.json and merges.txt, or a SentencePiece model)"
 )
 PASS_TOKENIZER = "pass tokenizer=, as AutoTokenizer.from_pretrained(...) gives it"
+COPY = "use model = probe.load(model, {}), which copies them"
 # Tokens, besides special ones, of a tokenizer that its class creates without a file.
 MADE_UP = {"▁"}
 # The rows of an embedding are padded to a multiple of one of these numbers. Some published models
@@ -570,7 +571,7 @@ def _shared(
     devices = {tensor.device for tensor in weights.values()}
     if len(devices) > 1 and device is None:
         problem = f"its weights lie on {len(devices)} devices"
-        raise refuse(model_object.label, problem, "pass device=, for which they are copied")
+        raise refuse(model_object.label, problem, COPY.format("device=..."))
     weights = {name: tensor.to(device, dtype) for name, tensor in weights.items()}
     state_tensors = {
         name: tensor.to(device, dtype) if tensor.is_floating_point() else tensor
@@ -617,7 +618,7 @@ def _own_dtype(model_object: ModelObject, weights: Mapping[str, torch.Tensor]) -
     if len(dtypes) == 1 and dtypes[0] in DTYPES:
         return dtypes[0]
     problem = f"its weights are in {' and '.join(map(str, dtypes))}"
-    raise refuse(model_object.label, problem, "pass dtype=torch.float32, for which they are copied")
+    raise refuse(model_object.label, problem, COPY.format("dtype=torch.float32"))
 
 
 def _tokenizer_of(model_object: ModelObject, argument: Any, config: Config) -> Any:

@@ -29,6 +29,7 @@ Source: Elhage et al. 2021 (the QK and OV circuits, terms of the residual stream
 """
 
 from collections.abc import Iterator, Sequence
+from functools import lru_cache
 from itertools import product
 from typing import Literal, NamedTuple
 
@@ -53,6 +54,7 @@ from probe.model.weights import Block
 # How finely the stream is split: embeddings, heads and MLPs; heads also by source token; or whole
 # layers.
 By = Literal["part", "source", "layer"]
+Side = Literal["query", "key"]  # of a score
 # The bias that a family adds to the score of two positions, by the kind of its positions.
 POSITION_BIAS = {"relative bias": "relative bias"}
 
@@ -75,6 +77,10 @@ class Parts(NamedTuple):
             return self
         one_more = bias.unsqueeze(-2).expand(1, *self.vectors.shape[1:])
         return Parts((*self.labels, label), torch.cat([self.vectors, one_more]))
+
+    def at(self, rows: Sequence[int]) -> "Parts":
+        """The sum at some of the positions."""
+        return Parts(self.labels, self.vectors[:, list(rows)])
 
 
 class Terms(NamedTuple):
@@ -104,9 +110,12 @@ class View(NamedTuple):
         return self.trace.source if isinstance(self.trace, CrossTrace) else self.trace.tokens
 
 
-def score_terms(view: View, by: By = "part") -> Terms:
+def score_terms(view: View, by: By = "part", entering: Parts | None = None) -> Terms:
     """The scores of a head before a soft cap, as a sum over pairs of a query part and a key part,
     in float64.
+
+    entering: the stream that enters the layer, at the query and then at the sources, if it has been
+        split already (`stream_parts`)
 
     A bias that the family adds for two positions is one more term, labelled with its name twice.
 
@@ -115,13 +124,15 @@ def score_terms(view: View, by: By = "part") -> Terms:
     trace, layer, head, at, rows, _ = view
     weights = trace.stack
     config = weights.config
-    block = weights.blocks[layer].to(torch.float64, "cpu")
-    asking = _reading(view, block, [at], by)
-    queries = project(asking, block.w_q, block.b_q, "query bias")
-    keys = project(_read(view, block, by), block.w_k, block.b_k, "key bias")
-    q = compared(block, queries.vectors, block.norm_q, [at], config)[:, head, 0]
-    k = compared(block, keys.vectors, block.norm_k, rows, config)[:, kv_head(head, config)]
-    pairs = torch.einsum("ad,brd->rab", q, k) / block.score_divisor
+    block = in_double(weights.blocks[layer])
+    if entering is None:
+        asking, read = _reading(view, block, [at], by), _read(view, block, by)
+    else:
+        normed = through_input_norm(block, entering, config)
+        asking, read = normed.at([0]), normed.at(range(1, 1 + len(rows)))
+    queries = compared(block, "query", head, asking, [at], config)
+    keys = compared(block, "key", head, read, rows, config)
+    pairs = torch.einsum("ad,brd->rab", queries.vectors[:, 0], keys.vectors) / block.score_divisor
     values = pairs.flatten(1)
     labels: list[tuple[str, ...]] = [*product(queries.labels, keys.labels)]
     capped = values.sum(-1)
@@ -151,10 +162,12 @@ def write_terms(view: View, direction: Tensor, by: By = "part") -> Terms:
     """
     trace, layer, head, at, rows, _ = view
     config = trace.stack.config
-    block = trace.stack.blocks[layer].to(torch.float64, "cpu")
+    block = in_double(trace.stack.blocks[layer])
     read = _read(view, block, by)
-    values = project(read, block.w_v, block.b_v, "value bias")
-    v = values.vectors[:, kv_head(head, config)]
+    shared = kv_head(head, config)
+    b_v = None if block.b_v is None else block.b_v[shared, None]
+    values = project(read, block.w_v[shared, None], b_v, "value bias")
+    v = values.vectors[:, 0]
     if block.w_head_gate is not None:
         x = trace.x[layer, at].double()
         v = attention.gated(v, x[None], block.w_head_gate[head, None])
@@ -163,7 +176,7 @@ def write_terms(view: View, direction: Tensor, by: By = "part") -> Terms:
     terms = Terms([(label,) for label in values.labels], (z @ (block.w_o[head] @ along)).T)
     hooked = trace.delta_e_by_source(layer, head, at)[rows].double() @ along
     # A head may write nearly nothing because large products cancel: |x| |W_V| |W_O u|.
-    through = block.w_v[kv_head(head, config)].norm(dim=0) * (block.w_o[head] * along).norm(dim=1)
+    through = block.w_v[shared].norm(dim=0) * (block.w_o[head] * along).norm(dim=1)
     size = float(read.vectors.sum(0).norm(dim=-1).max() * through.norm())
     _require_sum(view, "the write of a head", terms, terms.values.sum(-1), hooked, size)
     return terms
@@ -204,6 +217,12 @@ def other_tokens(view: View) -> list[int]:
         for pos in readable(view.trace, view.layer, view.at)
         if pos not in left_out and spans[pos][0] < spans[pos][1]
     ]
+
+
+@lru_cache(maxsize=1)  # a head is read in one text after another
+def in_double(block: Block) -> Block:
+    """The weights of a block in float64, on the CPU."""
+    return block.to(torch.float64, "cpu")
 
 
 def kv_head(head: int, config: Config) -> int:
@@ -403,8 +422,37 @@ def _norm_held(terms: Tensor, weight: Tensor | None, bias: Tensor | None, config
     return through_norm(terms, gain, scale, centred=config.family.norm == "LayerNorm")
 
 
+class Projection(NamedTuple):
+    """What projects to the queries or the keys of one head.
+
+    weight: `head d_model d_head`; of this head alone, unless all heads are normed together
+    bias: `head d_head`
+    norm: of the queries or keys
+    number: of the head in `weight`
+    """
+
+    weight: Tensor
+    bias: Tensor | None
+    norm: Tensor | None
+    number: int
+
+
+def projection_of(block: Block, side: Side, head: int, config: Config) -> Projection:
+    """What projects to the queries or the keys that one head compares."""
+    if side == "query":
+        whole = Projection(block.w_q, block.b_q, block.norm_q, head)
+    else:
+        whole = Projection(block.w_k, block.b_k, block.norm_k, kv_head(head, config))
+    weight, bias, norm, number = whole
+    if norm is not None and len(norm) > config.d_head:
+        return whole
+    return Projection(
+        weight[number, None], None if bias is None else bias[number, None], norm, number=0
+    )
+
+
 def project(read: Parts, weight: Tensor, bias: Tensor | None, label: str) -> Parts:
-    """Queries, keys or values of every head, term by term.
+    """Queries, keys or values of some heads, term by term.
 
     `part row d_model -> part head row d_head`
     """
@@ -413,10 +461,13 @@ def project(read: Parts, weight: Tensor, bias: Tensor | None, label: str) -> Par
 
 
 def compared(
-    block: Block, terms: Tensor, norm: Tensor | None, positions: Sequence[int], config: Config
-) -> Tensor:
-    """The terms of queries or keys after their norm, with its scale held, and rotated by their
-    positions. `part head row d_head`, unchanged
+    block: Block, side: Side, head: int, read: Parts, positions: Sequence[int], config: Config
+) -> Parts:
+    """The queries or keys of one head at some positions, term by term, after their norm, with its
+    scale held, and rotated by their positions. `part row d_model -> part row d_head`
     """
+    weight, bias, norm, number = projection_of(block, side, head, config)
+    labels, terms = project(read, weight, bias, f"{side} bias")
     normed = blocks.norm_heads(terms, norm, config, norm=_norm_held)
-    return blocks.rotate(block, normed, torch.tensor(positions), config)
+    rotated = blocks.rotate(block, normed, torch.tensor(positions), config)
+    return Parts(labels, rotated[:, number])

@@ -482,6 +482,8 @@ def ids_after(model: Model, before: str, words: Sequence[str]) -> list[tuple[int
 
     None for a word with an unknown token, or that changes the tokens of the text.
     """
+    if not words:  # for which a tokenizer raises IndexError
+        return []
     tokenizer = model.tokenizer
     [start] = tokenizer([before], add_special_tokens=False)["input_ids"]
     rows = tokenizer([f"{before} {word}" for word in words], add_special_tokens=False)["input_ids"]

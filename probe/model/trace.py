@@ -19,6 +19,7 @@ from probe.model.model import Model
 from probe.model.records import CrossTrace, PairTrace, TargetStates, TargetTrace, Trace
 from probe.model.tokens import (
     Tokens,
+    batch_by_length,
     batch_of_like_length,
     in_order,
     position,
@@ -52,12 +53,30 @@ def trace(model: ModelSource, text: str, target: str | None = None) -> Trace | P
     """
     model = load(model)
     _require_target(model, target)
-    tokens = tokenize(model, text)
     if target is None:
-        run = hooks.read(model, tokens.ids)
-        logits = run.logits if model.config.has_lm_head else None
-        return Trace(tokens, model.name, run.stacks[""], head_output=logits, **run.tensors[""])
-    return _trace_pair(model, tokens, target_tokens(model, target))
+        return traces(model, [text])[0]
+    return _trace_pair(model, tokenize(model, text), target_tokens(model, target))
+
+
+def traces(model: Model, texts: Sequence[str]) -> list[Trace]:
+    """The trace of every text through a model with one stack; texts with equal numbers of tokens
+    are run together.
+    """
+    tokens = [tokenize(model, text) for text in texts]
+    batches = batch_by_length([len(each) for each in tokens], most_rows=len(texts))
+    runs = [
+        run for batch in batches for run in hooks.read_alike(model, [tokens[n].ids for n in batch])
+    ]
+    return [
+        Trace(
+            of_text,
+            model.name,
+            runs[number].stacks[""],
+            head_output=runs[number].logits if model.config.has_lm_head else None,
+            **runs[number].tensors[""],
+        )
+        for of_text, number in zip(tokens, in_order(batches), strict=True)
+    ]
 
 
 def _require_target(model: Model, target: str | None) -> None:

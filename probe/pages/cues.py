@@ -13,35 +13,35 @@ from probe.charts.palette import image
 from probe.claims.cues import strongest_cues
 from probe.claims.heads import name_of
 from probe.pages import html
-from probe.pages.folder import download, downloads
+from probe.pages.folder import downloads
 from probe.pages.html import worst_first
 from probe.results import frames as tables
-from probe.results.columns import TABLES, dictionary
+from probe.results.columns import dictionary
 from probe.stats.numbers import decimal, interval, listed, measured
 from probe.studies.cues import SAMPLE, VOCABULARY, Cues
 from probe.tidy import rounded
 
 CERTIFICATE = "cues_certificate"
+ONLY_ARCHIVED = ("cues",)  # a table that is too large for a CSV
 WORDS = 24  # of each column
 HEADLINE_WORDS = 2  # of each side
 Section = dict[str, Any]
 
 
 def tables_of(cues: Cues) -> dict[str, pd.DataFrame]:
-    """The tables that are written as CSV and Parquet, with what all columns mean. The frame `cues`,
-    which is large, is Parquet only."""
-    frames = {name: frame for name, frame in cues.frames.items() if name != "cues"}
+    """The tables of a scan, and what their columns mean."""
+    frames = dict(cues.frames)
     frames["cues_words"] = strongest_words(cues)
     frames[CERTIFICATE] = tables.certificate_rows(cues.certificate)
-    described = frames | {"cues": cues.cues}
-    frames["cues_columns"] = dictionary(described, name="cues_columns")
+    frames["cues_columns"] = dictionary(frames, name="cues_columns")
     return frames
 
 
 def strongest_words(cues: Cues) -> pd.DataFrame:
     """The two columns of words as a table."""
-    sides = zip(cues.senses, strongest_cues(cues.cues, WORDS), strict=True)
-    rows = [(sense, each["word"], each["value"]) for sense, words in sides for each in words]
+    zero = cues.summary["without_cue"]
+    sides = zip(cues.senses, strongest_cues(cues.cues, WORDS, zero=zero), strict=True)
+    rows = [(sense, each["word"], each["value"] + zero) for sense, words in sides for each in words]
     return rounded(pd.DataFrame(rows, columns=["sense", "cue", "coordinate"]))
 
 
@@ -51,8 +51,6 @@ def render(cues: Cues, manifest: Mapping[str, Any]) -> str:
     summary = cues.summary
     senses = list(cues.senses)
     frames = tables_of(cues)
-    tables_shown = downloads(frames)
-    tables_shown.append(download("cues", len(cues.cues), TABLES["cues"], ["Parquet"]))
     return html.page(
         "cues.html.j2",
         "cues.css.j2",
@@ -74,7 +72,7 @@ def render(cues: Cues, manifest: Mapping[str, Any]) -> str:
         certificate=worst_first(frames[CERTIFICATE]),
         manifest=manifest,
         dictionary=frames["cues_columns"].to_dict("records"),
-        downloads=tables_shown,
+        downloads=downloads(frames, only_archived=ONLY_ARCHIVED),
     )
 
 
@@ -106,10 +104,11 @@ def held_out_sentences(summary: Section) -> str:
 
 def terminal_lines(cues: Cues) -> list[str]:
     """The words and the head that move the word most, then the held-out cue words."""
-    sides = strongest_cues(cues.cues, HEADLINE_WORDS)
+    sides = strongest_cues(cues.cues, WORDS, zero=cues.summary["without_cue"])
     toward = [
-        f"{listed([str(each['word']) for each in words])} toward {sense}"
+        f"{listed([str(each['word']) for each in words[:HEADLINE_WORDS]])} toward {sense}"
         for sense, words in zip(cues.senses, sides, strict=True)
+        if words
     ]
     first = f"{cues.summary['word']}: moved farthest by {'; by '.join(toward)}."
     if len(cues.heads):

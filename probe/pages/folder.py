@@ -1,19 +1,21 @@
-"""The folder of a result: its page, every frame as CSV and Parquet, and the manifest.
+"""The folder of a result: its page, tables as CSV, an archive of all tables, and the manifest.
 
 Everything is made in memory first and written file by file under temporary names, so a reader never
 sees half a file, and a failed write leaves no file. Times of day live only in the
 manifest.
 """
 
+import io
 import json
 import os
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from html import unescape
 from pathlib import Path
 from tempfile import TemporaryFile
 from typing import TYPE_CHECKING, Any
+from zipfile import ZIP_DEFLATED, ZipFile, ZipInfo
 
 import pandas as pd
 
@@ -40,6 +42,10 @@ HEADS_TABLE = "heads"
 EVALUATION = "evaluation_words.csv"
 PAGES = (REPORT, WALK, SURVEY, CUES, HEADS)
 MANIFEST = "manifest.json"
+ARCHIVE = "tables.zip"  # every table as Parquet, which keeps the types of the columns
+EVALUATION_ARCHIVE = "evaluation_tables.zip"  # a survey may be in the same folder
+# The tables of a report that are also written as CSV, unless all are asked for.
+MAIN_TABLES = ("words", "heads", "mlps", "sentences", "left_out")
 # Results that may share a folder: the page of a survey shows the evaluation next to it.
 TOGETHER = {SURVEY, EVALUATION}
 GENERATOR = '<meta name="generator" content="probe">'  # is in every page
@@ -52,25 +58,28 @@ def write_folder(
     *,
     frames: Mapping[str, pd.DataFrame],
     manifest: dict[str, Any],
-    large: Mapping[str, pd.DataFrame] | None = None,
+    archive: str = ARCHIVE,
+    only_archived: Collection[str] = (),
 ) -> Path:
     """Write the pages and other files, by name, the tables and the manifest (the files'
     hashes are added).
 
-    `large`: tables that are written as Parquet only. Files of the page that is replaced are removed
-    if they are not written again, because they belong to another result.
+    `archive`: the file with every table. `only_archived`: the tables that are in no other file;
+    the others are written as CSV, too. Files of the page that is replaced are removed if they are
+    not written again, because they belong to another result.
     Returns the folder. Raises InputError when it cannot be written.
     """
     check_folder(out)
     before = manifest_of(Path(out)).get("files", {})
     files = {name: page.encode() if isinstance(page, str) else page for name, page in pages.items()}
-    # The largest first, the page last: a page that exists has its tables next to it.
+    # The page last: a page that exists has its tables next to it.
     files = {
+        archive: archive_of(frames),
         **{
-            f"{name}.parquet": frame.to_parquet(index=False)
-            for name, frame in (large or {}).items()
+            f"{name}.csv": frame.to_csv(index=False, lineterminator="\n").encode()
+            for name, frame in frames.items()
+            if name not in only_archived
         },
-        **tables(frames),
         **files,
     }
     hashes = {name: sha256_of_bytes(content) for name, content in sorted(files.items())}
@@ -117,13 +126,15 @@ def made_by(result: "Study | Survey | Cues | Any", command: str) -> dict[str, An
     )
 
 
-def tables(frames: Mapping[str, pd.DataFrame]) -> dict[str, bytes]:
-    """Every frame as CSV and as Parquet, by file name."""
-    files = {}
-    for name, frame in frames.items():
-        files[f"{name}.csv"] = frame.to_csv(index=False, lineterminator="\n").encode()
-        files[f"{name}.parquet"] = frame.to_parquet(index=False)
-    return files
+def archive_of(frames: Mapping[str, pd.DataFrame]) -> bytes:
+    """A zip archive of every frame as Parquet. The same frames give the same bytes."""
+    content = io.BytesIO()
+    with ZipFile(content, "w") as archive:
+        for name, frame in frames.items():
+            # An entry of this kind has a fixed date instead of today's.
+            member = ZipInfo(f"{name}.parquet")
+            archive.writestr(member, frame.to_parquet(index=False), ZIP_DEFLATED)
+    return content.getvalue()
 
 
 def check_folder(
@@ -180,7 +191,7 @@ def _would_be_lost(folder: Path, page: str, tables: Iterable[str], inputs: Seque
             return f"{file_name} of another result is in it, and files of both have the same names"
     # Other people's files may have the names of these tables, too.
     tables = TABLES if page == REPORT else tables
-    names = [f"{name}.{ending}" for name in tables for ending in ("csv", "parquet")]
+    names = [f"{name}.csv" for name in tables] + [ARCHIVE]
     here = folder.resolve()
     for file in inputs:
         if file.name in names and file.resolve().parent == here:
@@ -219,14 +230,17 @@ def _trial(folder: Path, existing: Path) -> str | None:
 
 
 def downloads(
-    frames: Mapping[str, pd.DataFrame], contents: Mapping[str, str] = TABLES
+    frames: Mapping[str, pd.DataFrame],
+    contents: Mapping[str, str] = TABLES,
+    only_archived: Collection[str] = (),
 ) -> list[dict[str, Any]]:
-    """The tables in the page's folder, and `what` each holds."""
-    return [download(name, len(frame), contents.get(name, "")) for name, frame in frames.items()]
-
-
-def download(
-    name: str, rows: int, contents: str, files: Sequence[str] = ("CSV", "Parquet")
-) -> dict[str, Any]:
-    """A table to download: in which folder and under which name, and as which files."""
-    return {"name": name, "what": contents, "rows": rows, "files": files}
+    """The tables in the page's folder, `what` each holds, and whether it is there as CSV."""
+    return [
+        {
+            "name": name,
+            "what": contents.get(name.rpartition("/")[2], ""),
+            "rows": len(frame),
+            "csv": name not in only_archived,
+        }
+        for name, frame in frames.items()
+    ]

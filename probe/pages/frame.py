@@ -21,7 +21,7 @@ MEANINGS = {
     "along": "the component of what the head adds along the direction that was given",
     "denoise": "the move toward the text when the other text gets this head's output",
     "noise": "the move toward the other text when the text gets this head's output",
-    "swap": "the mean of the two moves",
+    "swap": "the mean of the two moves; 1 is the whole gap between the texts",
     "gap": "the difference of the metric between the two texts",
 }
 
@@ -46,6 +46,7 @@ def render(frame: pd.DataFrame, manifest: Mapping[str, Any]) -> str:
         numeric=[kind.kind in "biuf" for kind in frame.dtypes],
         rows=[[_text(cell) for cell in row] for row in frame.loc[largest].itertuples(index=False)],
         total=len(frame),
+        several=bool(frame.duplicated(["layer", "head"]).any()),
         value=value,
         meanings={name: MEANINGS[name] for name in frame if name in MEANINGS},
     )

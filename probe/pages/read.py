@@ -1,10 +1,13 @@
 """A result that was written, read back from its folder."""
 
+import io
 import os
+import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from zipfile import BadZipFile, ZipFile
 
 import pandas as pd
 
@@ -14,8 +17,10 @@ from probe.experiments.store import read_tree
 from probe.model.check import Certificate, Row
 from probe.pages.cues import CERTIFICATE as CUES_CERTIFICATE
 from probe.pages.folder import (
+    ARCHIVE,
     CUES,
     EVALUATION,
+    EVALUATION_ARCHIVE,
     HEADS,
     HEADS_TABLE,
     MANIFEST,
@@ -78,7 +83,7 @@ def read(
     step = "Give the folder that probe.write or a command wrote into"
     if "models" in manifest:
         problem = "it contains the surveys of several models on one page"
-        step = "Survey each model into its own folder, or read the tables as Parquet"
+        step = f"Survey each model into its own folder, or read the tables in {ARCHIVE}"
     raise InputError(f"Cannot read a result from {path}: {problem}. {step}.")
 
 
@@ -129,24 +134,22 @@ def _cues(path: Path, manifest: Mapping[str, Any]) -> Cues:
 
 def _evaluation(path: Path, manifest: Mapping[str, Any]) -> Evaluation:
     names = [name for name in FRAMES if f"evaluation_{name}.csv" in manifest["files"]]
-    read = _frames(path, [f"evaluation_{name}" for name in names])
+    read = _frames(path, [f"evaluation_{name}" for name in names], EVALUATION_ARCHIVE)
     frames = dict(zip(names, read.values(), strict=True))
     return Evaluation(dict(manifest), frames, tuple(manifest["said"]))
 
 
-def _frames(path: Path, names: Sequence[str]) -> dict[str, pd.DataFrame]:
+def _frames(path: Path, names: Sequence[str], file: str = ARCHIVE) -> dict[str, pd.DataFrame]:
     """Tables of a folder. Raises InputError for one that is missing or damaged."""
-    frames = {}
-    for name in names:
-        file = f"{name}.parquet"
-        try:
-            frames[name] = pd.read_parquet(path / file)
-        except (OSError, ValueError) as error:
-            raise InputError(
-                f"Cannot read a result from {path}: the table {file} is missing or damaged "
-                f"({type(error).__name__}). Write the result again."
-            ) from error
-    return frames
+    try:
+        with ZipFile(path / file) as archive:
+            tables = {name: io.BytesIO(archive.read(f"{name}.parquet")) for name in names}
+        return {name: pd.read_parquet(table) for name, table in tables.items()}
+    except (OSError, ValueError, KeyError, BadZipFile, zlib.error) as error:
+        raise InputError(
+            f"Cannot read a result from {path}: {file} is missing, damaged or without one of its "
+            f"tables ({type(error).__name__}). Write the result again."
+        ) from error
 
 
 def _origin(manifest: Mapping[str, Any]) -> Origin:

@@ -4,7 +4,7 @@ Without scripts the page still has its answers, sentences and tables. The view i
 without scripts and with its pictures inside, so that it works where the notebook is only read.
 """
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 import pandas as pd
@@ -29,11 +29,12 @@ from probe.studies.study import Study
 from probe.studies.survey import Survey
 
 
-def render(frames: Frames, manifest: Mapping[str, Any]) -> str:
+def render(frames: Frames, manifest: Mapping[str, Any], only_archived: Collection[str] = ()) -> str:
     """The page of a study as HTML.
 
     frames: its tables, by name, with those that describe its columns and verdicts
     manifest: model, options and versions; everything but the time of day is on the page.
+    only_archived: the tables that are not written as CSV
     """
     page_sections = sections.sections_of(frames)
     frames = PageTables(without_rows() | dict(frames))
@@ -49,6 +50,7 @@ def render(frames: Frames, manifest: Mapping[str, Any]) -> str:
         hues={word: hues(rows["words"]) for word, rows in by_word.items()},
         model_name=manifest["model"],
         manifest=manifest,
+        only_archived=only_archived,
     )
 
 

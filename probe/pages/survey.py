@@ -19,10 +19,10 @@ from probe.charts.palette import image
 from probe.claims.heads import names_of
 from probe.claims.survey import top_over_words
 from probe.pages import html
-from probe.pages.folder import download
+from probe.pages.folder import downloads
 from probe.pages.html import worst_first
 from probe.results import frames as tables
-from probe.results.columns import TABLES, dictionary
+from probe.results.columns import dictionary
 from probe.stats.numbers import percent
 from probe.studies.across import CLEAR, WORD_HEADS, WORDS, word_heads
 from probe.studies.survey import Survey
@@ -31,6 +31,7 @@ MOST_WORDS = 500  # in the pictures of words; the tables have all
 OUTLIER = 3.0  # distance from the effect over all words, in standard deviations between words
 MOST_NUMBERS = 3  # of the file's columns in the table of words
 CERTIFICATE = "survey_certificate"
+LARGE = "survey_word_heads"  # a table that is too large for a CSV
 NATURAL_TEXT = "evaluation_without.csv"  # the table of `probe evaluate --without`
 Section = dict[str, Any]
 
@@ -54,7 +55,7 @@ def tables_of(survey: Survey) -> dict[str, pd.DataFrame]:
     frames[CERTIFICATE] = tables.certificate_rows(survey.certificate)
     described = frames | {
         "survey_words": frames["survey_words"][list(WORDS)],
-        "survey_word_heads": pd.DataFrame(columns=list(WORD_HEADS)),
+        LARGE: pd.DataFrame(columns=list(WORD_HEADS)),
     }
     frames["survey_columns"] = dictionary(described, name="survey_columns")
     return frames
@@ -207,15 +208,10 @@ def _word_pictures(surveys: Sequence[Survey]) -> list[Section]:
 
 
 def _downloads(frames: Mapping[str, pd.DataFrame], cells: int, folder: str) -> list[Section]:
-    """The tables of one model. The table of all words and heads, with this number of rows, exists
-    as Parquet only.
-    """
-    rows = [
-        download(f"{folder}{name}", len(frame), TABLES.get(name, ""))
-        for name, frame in frames.items()
-    ]
-    name = "survey_word_heads"
-    return [*rows, download(f"{folder}{name}", cells, TABLES[name], ["Parquet"])]
+    """The tables of one model. The table of all words and heads has this number of rows."""
+    frames = {**frames, LARGE: pd.DataFrame(index=range(cells))}
+    here = {f"{folder}{name}": frame for name, frame in frames.items()}
+    return downloads(here, only_archived=[f"{folder}{LARGE}"])
 
 
 def notebook_html(survey: Survey) -> str:

@@ -19,8 +19,10 @@ from probe.pages import survey as survey_page
 from probe.pages.folder import (
     CUES,
     EVALUATION,
+    EVALUATION_ARCHIVE,
     HEADS,
     HEADS_TABLE,
+    MAIN_TABLES,
     REPORT,
     SURVEY,
     check_folder,
@@ -42,12 +44,15 @@ PAGES = "pages"  # the folder of the pages of single words, next to the page of 
 
 
 @singledispatch
-def write(result: Any, out: str | os.PathLike[str], *, command: str = "") -> Path:
+def write(
+    result: Any, out: str | os.PathLike[str], *, command: str = "", tables: bool = False
+) -> Path:
     """Write a study, a walk, a survey, a cue scan, an evaluation, or the frame of `probe.patch` or
     `probe.delta_e` into the folder `out`: its page, its tables and the manifest.
 
     Returns the path of the page; of an evaluation, which has none, that of the folder. `command` is
-    named as what made it. The same result gives the same bytes; times of day live only in the
+    named as what made it. `tables`: of a study, every table as CSV instead of the main five; all
+    are in `tables.zip` as well. The same result gives the same bytes; times of day live only in the
     manifest. Raises InputError when the folder cannot be written and for a frame without a number
     for each head, TypeError for any other kind of result.
 
@@ -60,7 +65,8 @@ def write(result: Any, out: str | os.PathLike[str], *, command: str = "") -> Pat
     display.register_formatters()
     writer = write.dispatch(type(result))
     if writer is not write.dispatch(object):
-        return writer(result, out, command=command)
+        chosen = {"tables": tables} if isinstance(result, Study) else {}
+        return writer(result, out, command=command, **chosen)
     raise TypeError(
         f"Cannot write a {type(result).__name__}: expected what probe.study, walk, survey, cues, "
         "evaluate, patch or delta_e returns. Give one of these."
@@ -68,7 +74,9 @@ def write(result: Any, out: str | os.PathLike[str], *, command: str = "") -> Pat
 
 
 @write.register
-def write_report(study: Study, out: str | os.PathLike[str], *, command: str = "") -> Path:
+def write_report(
+    study: Study, out: str | os.PathLike[str], *, command: str = "", tables: bool = False
+) -> Path:
     """The page and tables of a study, as `write` has them."""
     check_folder(out, REPORT)
     manifest = made_by(study, command) | {"frames": list(study.frames)}
@@ -78,10 +86,14 @@ def write_report(study: Study, out: str | os.PathLike[str], *, command: str = ""
     frames = dict(study.frames)
     frames["verdicts"] = with_reasons(frames["verdicts"], frames["heads"], frames["words"])
     frames["columns"] = dictionary(without_further_columns(frames))
-    files = {REPORT: report_page.render(frames, manifest)}
+    only_archived = () if tables else frames.keys() - MAIN_TABLES
+    page = report_page.render(frames, manifest, only_archived)
     for tree, name in zip(study.data.values(), study.files):
         write_tree(Path(out) / WORDS_FOLDER / name, tree)
-    return write_folder(out, files, frames=frames, manifest=manifest) / REPORT
+    folder = write_folder(
+        out, {REPORT: page}, frames=frames, manifest=manifest, only_archived=only_archived
+    )
+    return folder / REPORT
 
 
 def without_further_columns(frames: Mapping[str, pd.DataFrame]) -> dict[str, pd.DataFrame]:
@@ -93,14 +105,15 @@ def without_further_columns(frames: Mapping[str, pd.DataFrame]) -> dict[str, pd.
 
 @write.register
 def write_cues(cues: Cues, out: str | os.PathLike[str], *, command: str = "") -> Path:
-    """The page and tables of a cue scan, as `write` has them; `cues.parquet` has no CSV, because it
-    can be large."""
+    """The page and tables of a cue scan, as `write` has them."""
     check_folder(out, CUES)
     manifest = made_by(cues, command) | {"frames": list(cues.frames)}
     page = cues_page.render(cues, manifest)
     frames = cues_page.tables_of(cues)
-    large = {"cues": cues.cues}
-    return write_folder(out, {CUES: page}, frames=frames, manifest=manifest, large=large) / CUES
+    folder = write_folder(
+        out, {CUES: page}, frames=frames, manifest=manifest, only_archived=cues_page.ONLY_ARCHIVED
+    )
+    return folder / CUES
 
 
 @write.register
@@ -129,7 +142,7 @@ def write_evaluation(
             accuracy_without(evaluation.without, evaluation.heads_out, bag=evaluation.bag_accuracy)
         )
     manifest = evaluation.manifest | {"command": command, "said": evaluation.cautions}
-    return write_folder(out, files, frames=frames, manifest=manifest)
+    return write_folder(out, files, frames=frames, manifest=manifest, archive=EVALUATION_ARCHIVE)
 
 
 @write.register
@@ -149,12 +162,13 @@ def write_surveys(
     """
     check_folder(out, SURVEY)
     frames: dict[str, pd.DataFrame] = {}
-    large = {}
+    only_archived = []
     places = []
     for survey, folder in zip(surveys, survey_page.folders(surveys), strict=True):
-        for name, frame in survey_page.tables_of(survey).items():
-            frames[f"{folder}{name}"] = frame
-        large[f"{folder}survey_word_heads"] = word_heads(survey.records, survey.depth)
+        tables = survey_page.tables_of(survey)
+        tables[survey_page.LARGE] = word_heads(survey.records, survey.depth)
+        frames |= {f"{folder}{name}": frame for name, frame in tables.items()}
+        only_archived.append(f"{folder}{survey_page.LARGE}")
         here = Path(out) / folder
         pages = _write_pages(survey, here, command)
         _keep_records(survey, here / WORDS_FOLDER)
@@ -166,7 +180,10 @@ def write_surveys(
         # This manifest takes the place of the evaluation's.
         whole |= {"without": natural["heads"]}
     page = survey_page.render(surveys, whole, places)
-    return write_folder(out, {SURVEY: page}, frames=frames, manifest=whole, large=large) / SURVEY
+    whole_folder = write_folder(
+        out, {SURVEY: page}, frames=frames, manifest=whole, only_archived=only_archived
+    )
+    return whole_folder / SURVEY
 
 
 def _keep_records(survey: Survey, folder: Path) -> None:

@@ -20,7 +20,7 @@ from torch import Tensor
 from probe.model import blocks, forward
 from probe.model.blocks import PositionTerms
 from probe.model.load import ModelSource, read_weights
-from probe.model.tokens import batch_by_length, in_order
+from probe.model.tokens import batch_by_length
 from probe.model.variants import (
     Branch,
     DonorValue,
@@ -377,10 +377,15 @@ def in_batches(
     ]
     with torch.inference_mode():
         terms = blocks.position_terms(weights, longest)
-        results = []
+        results: list[Tensor] = []
         for batch in batches:
-            results_of_batch = run([texts[row] for row in batch], batch, terms)
-            results.append([part.cpu() for part in results_of_batch])
-        together = [torch.cat(parts)[in_order(batches)] for parts in zip(*results, strict=True)]
-    # Outside inference mode, so that the caller gets ordinary tensors.
-    return [part.clone() for part in together]
+            parts = run([texts[row] for row in batch], batch, terms)
+            if not results:
+                with torch.inference_mode(False):  # so that the caller gets ordinary tensors
+                    results = [
+                        torch.empty(len(texts), *part.shape[1:], dtype=part.dtype, device="cpu")
+                        for part in parts
+                    ]
+            for whole, part in zip(results, parts, strict=True):
+                whole[batch] = part.cpu()
+    return results

@@ -8,7 +8,7 @@ so everything is computed from the quantities of one forward.
 """
 
 from collections.abc import Mapping
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -17,17 +17,6 @@ from probe.model import attention, blocks, qk
 from probe.model.model import Config
 from probe.model.records import Trace
 from probe.model.weights import Block
-
-Side = Literal["query", "key"]
-
-
-class Donor(NamedTuple):
-    """Some positions of a text. Their parts replace the parts of a query or a key, one position
-    after the other.
-    """
-
-    trace: Trace
-    positions: list[int]
 
 
 class Replaced(NamedTuple):
@@ -49,16 +38,18 @@ def replace_parts(
     trace: Trace,
     layer: int,
     head: int,
-    donor: Donor,
+    recipient: qk.Parts,
+    donor: qk.Parts,
     *,
-    side: Side,
+    side: qk.Side,
     at: int,
     weights: Mapping[int, float],
-    by: qk.By = "part",
 ) -> Replaced:
     """How much is lost if one part of the query at `at`, or of the key of a token, is the
     donor's, in float64.
 
+    recipient: the stream that enters the layer at that position (`probe.model.qk.stream_parts`)
+    donor: such a stream at some positions of this or another text
     weights: the contrast: Σ weight · score[at, position], before a soft cap; its first position,
         with weight 1, is the token whose key is changed and whose attention is read
 
@@ -68,8 +59,7 @@ def replace_parts(
     """
     source = next(iter(weights))
     pos = at if side == "query" else source
-    recipient = qk.stream_parts(trace, layer, [pos], by)
-    labels, by_donor = _changes(recipient, qk.stream_parts(donor.trace, layer, donor.positions, by))
+    labels, by_donor = _changes(recipient, donor)
     resid = trace.resid_pre[layer, pos].double()
     changes = by_donor.flatten(0, 1)  # (part donor) d_model
     variants = torch.cat([resid[None], resid + changes])  # unchanged first
@@ -78,14 +68,13 @@ def replace_parts(
 
     # The other side of the score is unchanged, and so are all other keys.
     config = trace.stack.config
-    block = trace.stack.blocks[layer].to(torch.float64, "cpu")
-    kv_head = qk.kv_head(head, config)
+    block = qk.in_double(trace.stack.blocks[layer])
     everywhere = torch.arange(len(trace.tokens))
     shared = config.n_heads // config.n_kv_heads  # by so many heads, for which keys are repeated
     q = _placed(block, trace.q[layer].double(), block.norm_q, everywhere, config)
     k = _placed(block, trace.k[layer, ::shared].double(), block.norm_k, everywhere, config)
     query = q[head, at]  # d_head
-    keys = k[kv_head]  # key_pos d_head
+    keys = k[qk.kv_head(head, config)]  # key_pos d_head
     met = _changed(block, config, head, side, pos, variants)  # variant d_head
     lost = _lost_with_norms_held(block, config, head, side, pos, resid, changes)  # change d_head
     if side == "query":
@@ -106,31 +95,24 @@ def _changes(recipient: qk.Parts, donor: qk.Parts) -> tuple[tuple[str, ...], Ten
     Labels and `part donor d_model`
     """
     labels = tuple(dict.fromkeys([*recipient.labels, *donor.labels]))
+    number = {label: row for row, label in enumerate(labels)}
     changes = torch.zeros(len(labels), *donor.vectors.shape[1:], dtype=torch.float64)
     for sign, parts in ((-1, recipient), (1, donor)):
-        rows = [labels.index(label) for label in parts.labels]
-        changes[rows] += sign * parts.vectors
+        changes[[number[label] for label in parts.labels]] += sign * parts.vectors
     return labels, changes
 
 
-def _side(block: Block, side: Side) -> tuple[Tensor, Tensor | None, Tensor | None, str]:
-    """The projection of queries or of keys, its bias and norm, and the name of the bias."""
-    if side == "query":
-        return block.w_q, block.b_q, block.norm_q, "query bias"
-    return block.w_k, block.b_k, block.norm_k, "key bias"
-
-
 def _changed(
-    block: Block, config: Config, head: int, side: Side, pos: int, variants: Tensor
+    block: Block, config: Config, head: int, side: qk.Side, pos: int, variants: Tensor
 ) -> Tensor:
     """Queries or keys of changed streams at one position, normed and rotated.
 
     `variant d_model -> variant d_head`
     """
-    weight, bias, norm, _ = _side(block, side)
+    weight, bias, norm, number = qk.projection_of(block, side, head, config)
     x = blocks.attention_input(block, variants, config)
     met = _placed(block, blocks.projection(x, weight, bias), norm, torch.tensor([pos]), config)
-    return met[qk.kv_head(head, config) if side == "key" else head]
+    return met[number]
 
 
 def _placed(
@@ -141,22 +123,26 @@ def _placed(
 
 
 def _lost_with_norms_held(
-    block: Block, config: Config, head: int, side: Side, pos: int, resid: Tensor, changes: Tensor
+    block: Block,
+    config: Config,
+    head: int,
+    side: qk.Side,
+    pos: int,
+    resid: Tensor,
+    changes: Tensor,
 ) -> Tensor:
     """How much each change takes from a query or a key if the scales of all norms are held at
     the unchanged stream's.
 
     `part d_model -> part d_head`
     """
-    weight, bias, norm, label = _side(block, side)
     # One more term makes the sum equal to the unchanged stream, whose scales are held.
     remainder = resid + changes.sum(0)
     terms = torch.cat([-changes, remainder[None]])[:, None]
     names = tuple(map(str, range(len(terms))))
     read = qk.through_input_norm(block, qk.Parts(names, terms), config)
-    projection = qk.project(read, weight, bias, label)
-    met = qk.compared(block, projection.vectors, norm, [pos], config)
-    return met[: len(changes), qk.kv_head(head, config) if side == "key" else head, 0]
+    met = qk.compared(block, side, head, read, [pos], config)
+    return met.vectors[: len(changes), 0]
 
 
 def _pattern(trace: Trace, layer: int, head: int, at: int, scores: Tensor) -> Tensor:

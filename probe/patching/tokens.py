@@ -5,7 +5,8 @@ already run everything before the word, so a variant costs only its tokens. A mo
 ways runs the whole text, because a new token changes what every other position reads.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
+from functools import partial
 from typing import NamedTuple
 
 import torch
@@ -24,6 +25,8 @@ class ReplacedStates(NamedTuple):
     resid: `row variant depth d_model`; depth 0 enters the first block
     z: `row variant layer head d_head`
     hidden: `row variant layer d_mlp`, the activations of the MLPs
+
+    If z and hidden are wanted for some rows and variants only, they have one axis for both.
     """
 
     resid: Tensor
@@ -38,6 +41,7 @@ def replace_tokens(
     *,
     parts: Sequence[str] = ReplacedStates._fields,
     depth: int | None = None,
+    where: Tensor | None = None,
 ) -> ReplacedStates:
     """States at the word of every text, with each replacement in the word's position.
 
@@ -46,6 +50,7 @@ def replace_tokens(
         so each has the number of tokens of the word
     parts: the quantities to return; the others are empty, to save memory
     depth: the number of blocks that are run; by default all
+    where: `row variant`, True where z and hidden are returned, in the order of `where.nonzero()`
 
     Each row of the result equals a run of the changed text alone.
     """
@@ -55,28 +60,38 @@ def replace_tokens(
     if weights.causal:
         rows = [TargetText(text.ids[: text.at + 1], text.at) for text in texts]
 
-    def replace(batch: Texts, members: list[int], terms: PositionTerms) -> ReplacedStates:
-        steps = run_at_word(weights, batch, blocks, terms, tokens=tokens)
-        return _read(steps, parts)
-
     variants, width = tokens.shape
-    return ReplacedStates(*in_batches(rows, weights, variants, replace, width=width))
+    everywhere = torch.ones(len(rows), variants, dtype=torch.bool, device="cpu")
+    wanted = everywhere if where is None else where
+    count = int(wanted.sum())
+    number = wanted.flatten().cumsum(0).view_as(wanted) - 1  # among those that are wanted
+    _, heads, d_model, d_head = weights.shape
+    shapes = {
+        "resid": (len(rows), variants, blocks + 1, d_model),
+        "z": (count, blocks, heads, d_head) if "z" in parts else (count, 0),
+        "hidden": (count, blocks, weights.blocks[0].d_mlp) if "hidden" in parts else (count, 0),
+    }
+    empty = partial(torch.empty, dtype=weights.dtype, device="cpu")
+    states = ReplacedStates(**{name: empty(shape) for name, shape in shapes.items()})
 
+    def replace(batch: Texts, members: list[int], terms: PositionTerms) -> list[Tensor]:
+        here = wanted[members]
+        to = number[members][here]
+        for step in run_at_word(weights, batch, blocks, terms, tokens=tokens):
+            if not step.layer:
+                states.resid[members, :, 0] = step.at_read_position(step.resid_pre).cpu()
+            if "z" in parts:
+                states.z[to, step.layer] = _heads_read(step).cpu()[here]
+            if "hidden" in parts:
+                states.hidden[to, step.layer] = step.at_read_position(step.hidden).cpu()[here]
+            states.resid[members, :, step.layer + 1] = step.at_read_position(step.resid_post).cpu()
+        return []
 
-def _read(steps: Iterable[Step], parts: Sequence[str]) -> ReplacedStates:
-    """The states at the word, block by block; only the requested parts."""
-    states: dict[str, list[Tensor]] = {"resid": [], "z": [], "hidden": []}
-    for step in steps:
-        if not step.layer:
-            states["resid"].append(step.at_read_position(step.resid_pre))
-        if "z" in parts:
-            states["z"].append(_heads_read(step))
-        if "hidden" in parts:
-            states["hidden"].append(step.at_read_position(step.hidden))
-        states["resid"].append(step.at_read_position(step.resid_post))
-    empty = states["resid"][0][..., :0]  # row variant 0
-    return ReplacedStates(
-        *(torch.stack(part, dim=2) if part else empty for part in states.values())
+    in_batches(rows, weights, variants, replace, width=width)
+    if where is not None:
+        return states
+    return states._replace(
+        z=states.z.unflatten(0, wanted.shape), hidden=states.hidden.unflatten(0, wanted.shape)
     )
 
 

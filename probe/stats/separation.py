@@ -21,14 +21,14 @@ from torch import Tensor
 
 from probe.stats import resampling
 from probe.stats.resampling import Array, Labels, MaxT
-from probe.text.splits import CrossFit
+from probe.text.splits import CrossFit, Holdout
 
 MANY = 100  # sentences per sense: with fewer, a direction of d_head numbers (64, say) fits noise
 # Below the fifty sentences per sense from which a result is no longer called exploratory.
 COMPONENTS = 16
 # Relabellings in one batch: so few that their arrays stay in the processor's cache.
 CHUNK = 16
-# Batches that run at the same time; each holds three arrays of draw x head x sentence.
+# Holdouts that are fitted at the same time.
 THREADS = min(4, os.cpu_count() or 1)
 # Added to the variance within senses, so that a direction in which nothing varies does not decide
 # by itself. Relative to the largest variance, and to the largest squared difference.
@@ -73,21 +73,26 @@ class Tests:
 
 
 class GroupSums(NamedTuple):
-    """GroupSums, sums of squares and sizes of groups of rows that change their sense together.
+    """Groups of rows that change their sense together.
 
-    `head group d`; `size: group`
+    rows, squares: the sum of each group, and of the squares of its rows. `head group d`
+    size: the number of its rows. `group`
+    total, total_squares: over all groups. `head d`
     """
 
     rows: Array
     squares: Array
     size: Array
+    total: Array
+    total_squares: Array
 
 
 def sums_of(rows: Array, group: NDArray[np.intp]) -> GroupSums:
     """The sums of groups of rows. `head n d, n`"""
     member = np.zeros((group.max() + 1, len(group)))
     member[group, np.arange(len(group))] = 1
-    return GroupSums(member @ rows, member @ rows**2, member.sum(1))
+    sums, squares = member @ rows, member @ rows**2
+    return GroupSums(sums, squares, member.sum(1), sums.sum(1), squares.sum(1))
 
 
 def measure_separation(
@@ -165,7 +170,8 @@ def _fitted(writes: Tensor, split: CrossFit, labels: Labels) -> Iterator[_Fitted
     """Every holdout of a split, under all labellings. `layer head row d_head, draw row`"""
     is_a = np.array(split.is_a)
     exchanged, _ = resampling.as_numbers(list(zip(split.exchanged, split.is_a, strict=True)))
-    for holdout in split.holdouts:
+
+    def fit(holdout: Holdout) -> _Fitted:
         train = list(holdout.train)
         test = list(holdout.test)
         rows, new = _reduced_heads(writes[:, :, train], writes[:, :, test], is_a[train])
@@ -176,7 +182,11 @@ def _fitted(writes: Tensor, split: CrossFit, labels: Labels) -> Iterator[_Fitted
         of_a = labels[:, test].sum(1)
         wins = separation_null(sums, training_labels, new, labels[:, test])
         comparisons = _Comparisons(wins, of_a * (len(test) - of_a))
-        yield _Fitted(rows, new, sums, training_labels, comparisons)
+        return _Fitted(rows, new, sums, training_labels, comparisons)
+
+    # Most of the time goes to eigenvectors and sorting, which release the GIL.
+    with ThreadPoolExecutor(THREADS) as pool:
+        yield from pool.map(fit, split.holdouts)
 
 
 @dataclass(frozen=True, eq=False)
@@ -272,13 +282,10 @@ def separation_null(fit: GroupSums, train_labels: Labels, new: Array, labels: La
 
     It is not divided by a standard error: under the null an AUROC has the same one for every head.
     """
-
-    def chunk(start: int) -> Array:
-        rows = slice(start, start + CHUNK)
-        return won(own_scores(fit, train_labels[rows], new), labels[rows])
-
-    with ThreadPoolExecutor(THREADS) as pool:  # most of the time is sorting, which releases the GIL
-        return np.concatenate(list(pool.map(chunk, range(0, len(labels), CHUNK))))
+    chunks = [slice(start, start + CHUNK) for start in range(0, len(labels), CHUNK)]
+    return np.concatenate(
+        [won(own_scores(fit, train_labels[rows], new), labels[rows]) for rows in chunks]
+    )
 
 
 def own_scores(fit: GroupSums, labels: Labels, new: Array) -> Array:
@@ -287,17 +294,15 @@ def own_scores(fit: GroupSums, labels: Labels, new: Array) -> Array:
 
     `draw group, head m d -> draw head m`
     """
-    total = fit.rows.sum(1)
-    total_squares = fit.squares.sum(1)
     of_a = labels.astype(float)
     n_a = (of_a @ fit.size)[:, None, None]
     n_b = fit.size.sum() - n_a
     sum_a = np.einsum("bn,hnd->bhd", of_a, fit.rows, optimize=True)
     square_a = np.einsum("bn,hnd->bhd", of_a, fit.squares, optimize=True)
     mean_a = sum_a / np.maximum(n_a, 1)
-    mean_b = (total - sum_a) / np.maximum(n_b, 1)
+    mean_b = (fit.total - sum_a) / np.maximum(n_b, 1)
     # Σ (x - mean)² = Σ x² - n mean², for the two senses together.
-    around = square_a - n_a * mean_a**2 + total_squares - square_a - n_b * mean_b**2
+    around = square_a - n_a * mean_a**2 + fit.total_squares - square_a - n_b * mean_b**2
     within = np.maximum(around, 0) / (fit.size.sum() - 2)
     difference = mean_a - mean_b
     smallest_variance = (

@@ -20,7 +20,7 @@ from probe.model.records import AttentionTrace, CrossTrace, PairTrace, Trace
 from probe.model.tokens import Tokens, text_position, token_id
 from probe.model.trace import trace
 from probe.patching.cross import directions
-from probe.patching.score_parts import Donor, Side, replace_parts
+from probe.patching.score_parts import replace_parts
 from probe.stats.axes import Axis
 
 MEAN = "mean"  # the contrast with the mean over the other tokens
@@ -191,19 +191,29 @@ def qk_interventions(
     weights = dict(zip(view.sources, of_sources, strict=True))
     # In the same text the donors of both sides are the other tokens. In another text the query's
     # donor is the token that reads there, and the key's the token that it reads.
-    donors = {side: Donor(view.trace, view.sources[1:]) for side in get_args(Side)}
+    donors: dict[qk.Side, tuple[Trace, Sequence[int]]] = {
+        side: (view.trace, view.sources[1:]) for side in get_args(qk.Side)
+    }
     for second, _ in elsewhere:
         assert isinstance(second.trace, Trace)
         donors = {
-            "query": Donor(second.trace, [second.at]),
-            "key": Donor(second.trace, second.sources),
+            "query": (second.trace, [second.at]),
+            "key": (second.trace, second.sources),
         }
     if query_from is not None:
-        donors = {"query": Donor(_same_position(model, query_from, view, doing), [view.at])}
+        donors = {"query": (_same_position(model, query_from, view, doing), [view.at])}
     frames = []
-    for side, donor in donors.items():
+    for side, (donor, positions) in donors.items():
+        pos = view.at if side == "query" else view.sources[0]
         replaced = replace_parts(
-            view.trace, layer, head, donor, side=side, at=view.at, weights=weights, by=by
+            view.trace,
+            layer,
+            head,
+            qk.stream_parts(view.trace, layer, [pos], by),
+            qk.stream_parts(donor, layer, positions, by),
+            side=side,
+            at=view.at,
+            weights=weights,
         )
         columns: dict[str, Any] = {"side": side, "part": replaced.labels}
         for name in ("attributed", "score", "attention"):

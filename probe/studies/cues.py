@@ -45,6 +45,7 @@ from probe.experiments.cues import (
     split_half,
     texts_of,
     without_beginnings,
+    without_cue,
 )
 from probe.experiments.material import choose_words, prepare, sentences_of
 from probe.experiments.observe import Observation, SenseAxes, observe
@@ -380,7 +381,7 @@ def _measure(
         "sense_a": axes.senses[0],
         "sense_b": axes.senses[1],
         "depth": axes.depth,
-        "without_cue": _without_cue(weights, slots.templates, axes),
+        "without_cue": without_cue(weights, slots.templates, axes),
         "cues": len(slots.cues),
         "beginnings": slots.beginnings,
         "frames": len(slots.frames),
@@ -403,12 +404,6 @@ def _measure(
         "cues_nouns": rounded(at_nouns),
         "cues_summary": rounded(pd.DataFrame([summary])),
     }
-
-
-def _without_cue(weights: Weights, templates: Sequence[Template], axes: ScanAxes) -> float:
-    """The mean coordinate of the word over the frames with an empty slot."""
-    rows = in_every_frame(templates, [()])
-    return float(read_texts(weights, rows, axes, []).coordinate.mean())
 
 
 def top_heads(shares: pd.DataFrame) -> list[HeadIndex]:
@@ -461,7 +456,7 @@ def _lines(source: Sequence[str] | str | Path) -> list[str]:
     """The different texts of a list, or lines of a file, without empty ones."""
     if isinstance(source, str | Path):
         try:
-            source = Path(source).read_text(encoding="utf-8").splitlines()
+            source = Path(source).read_text(encoding="utf-8-sig").splitlines()
         except (OSError, UnicodeDecodeError) as error:
             raise InputError(
                 f"{DOING}: {source} cannot be read as a text file ({type(error).__name__}). Give a "

@@ -60,7 +60,7 @@ CERTIFYING = 0.01
 CERTIFIED = 0.02
 FINISHED = 0.98
 TABLES = "tables"  # the stage after a pass over the words
-TABLES_SECONDS = 5.0  # as the experiments say of theirs, and with the page
+TABLES_SECONDS = 3.0  # as the experiments say of theirs, and with the page
 
 
 @dataclass(frozen=True)

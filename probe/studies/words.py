@@ -223,22 +223,28 @@ class WordRecords:
                 missing = unfinished(experiments, record) - earlier
                 earlier |= missing
                 stages.update({*missing, READING} if missing else ())
-        # Only the states of the last word are in memory, so several words are read again.
-        if len(self.words) == 1:
-            stages[READING] = min(1, stages[READING])
+        # Only the states of one word are in memory. The others are read again.
+        if stages[READING] > len(self.words):
+            stages[READING] -= 1
         return stages
 
     def measure(self, experiments: Collection[str], countdown: Countdown) -> list[WordRecord]:
-        """The record of every word with these experiments and no others."""
-        records = []
-        for number, word in enumerate(self.words):
+        """The record of every word with these experiments and no others.
+
+        The word whose states are in memory comes first.
+        """
+        records: dict[int, WordRecord] = {}
+        in_memory = self._run and self._run.observation.material
+        for number, word in sorted(
+            enumerate(self.words), key=lambda each: each[1].material is not in_memory
+        ):
             record = self.records[number]
             if record is None or not record.has(experiments):
                 begin = partial(countdown.begin, name=word.material.word)
                 record = self._measure(word, record, experiments, begin)
                 self.records[number] = record
-            records.append(record.only(experiments))
-        return records
+            records[number] = record.only(experiments)
+        return [records[number] for number in range(len(self.words))]
 
     def _measure(
         self,

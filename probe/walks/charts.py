@@ -43,6 +43,7 @@ LOOKS = {
     "key": (SENSES[2], "circle"),
     "value": (SENSES[0], "square"),
 }
+PLANE = ("1st principal component", "2nd principal component")
 DIVIDED = "divided by √d_head"
 UNDIVIDED = "not divided"
 # Lines by depth: columns of the table of layers, with their names and colours.
@@ -194,11 +195,9 @@ def vector_plane(points: pd.DataFrame, kinds: list[str]) -> Any:
     holds belongs in the caption.
     """
     # Numbers along the directions of a PCA would mean nothing.
-    axis = alt.Axis(
-        tickCount=5, gridOpacity=0.4, labels=False, ticks=False, domain=False, title=None
-    )
-    x = alt.X("plane_x:Q", axis=axis, scale=alt.Scale(padding=24))
-    y = alt.Y("plane_y:Q", axis=axis, scale=alt.Scale(padding=14))
+    axis = alt.Axis(tickCount=5, gridOpacity=0.4, labels=False, ticks=False, domain=False)
+    x = alt.X("plane_x:Q", title=PLANE[0], axis=axis, scale=alt.Scale(padding=24))
+    y = alt.Y("plane_y:Q", title=PLANE[1], axis=axis, scale=alt.Scale(padding=14))
     key = None
     if len(kinds) > 1:
         key = alt.Legend(orient="top", title=None, values=kinds, symbolStrokeWidth=0)

@@ -44,10 +44,10 @@ REPORTS = ROOT / "reports"
 SCRIPTS = sorted((ROOT / "analyses").glob("*.py"))
 NOTEBOOKS = sorted((ROOT / "analyses").glob("*.ipynb"))
 OF_SMOLLM2 = ("a_word_in_motion", "why_it_attends")
-# Other tests run these: they need GPT-2 small or three models, or their times differ.
+# Other tests run these, or none: they need GPT-2 small or several models, or their times differ.
 APART = (
     *("ioi", "speed", "cost_of_shortcuts", "which_shortcut_finds_the_heads"),
-    "what_the_heads_do_elsewhere",
+    *("what_the_heads_do_elsewhere", "is_it_the_seed"),
 )
 # A second or less together; the campaign runs all.
 SHORT = ("plain_self_attention", "what_the_mask_hides", "why_divide_by_sqrt_d")

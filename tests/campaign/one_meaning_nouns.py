@@ -147,6 +147,7 @@ def cached_replacement() -> Callable[..., ReplacedStates]:
         variants: Sequence[Sequence[int]],
         *,
         parts: Sequence[str],
+        where: torch.Tensor,
     ) -> ReplacedStates:
         around = [
             (text.ids[: text.at + 1 - len(variants[0])], text.ids[text.at + 1 :]) for text in texts
@@ -168,7 +169,7 @@ def cached_replacement() -> Callable[..., ReplacedStates]:
                     cache[around[row], tuple(variant)] = states.clone()
         by_row = [[cache[context, tuple(variant)] for variant in variants] for context in around]
         resid = torch.stack([torch.stack(states) for states in by_row])
-        empty = resid.new_empty(len(texts), len(variants), 0)
+        empty = resid.new_empty(int(where.sum()), 0)
         return ReplacedStates(resid, empty, empty)
 
     return replaced

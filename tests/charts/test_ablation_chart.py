@@ -47,7 +47,7 @@ def test_lines_and_bands_show_the_means_by_depth():
             (INTACT, whole, np.nan, np.nan),
             (BAG, 0.66, np.nan, np.nan),
             ("without L4H1, L5H1", without, without - 0.05, without + 0.05),
-            ("without random sets (20)", whole - 0.01, whole - 0.04, whole + 0.02),
+            ("random sets (20)", whole - 0.01, whole - 0.04, whole + 0.02),
         ):
             for name, values in zip(("value", "low", "high"), expected, strict=True):
                 actual = lines[name, label].to_numpy(dtype=float)

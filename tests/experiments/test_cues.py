@@ -28,6 +28,7 @@ from inside import (
     resampling,
     whole_words,
 )
+from inside import cue_study as study
 from measured import studied
 from transformers import GPT2LMHeadModel
 
@@ -36,7 +37,6 @@ from probe import InputError, lexicon, load
 from probe.experiments import cues
 from probe.experiments.cue_sample import POSITIONS
 from probe.experiments.cues import ScanAxes, ask, without_beginnings
-from probe.studies import cues as study
 
 DEPTH = 3
 FORWARD = 1e-5  # of the largest value: batched forward and plain transformers, both in float32
@@ -406,6 +406,7 @@ def test_a_report_tries_a_sample_along_the_axis_of_the_whole_scan(tiny, sampled)
     assert np.array_equal(each["seen"], sample.seen)
     assert whole.senses == (sample.sense_a, sample.sense_b)
     assert whole.summary["reliability"] == pytest.approx(float(sample.reliability), abs=1e-5)
+    assert whole.summary["without_cue"] == pytest.approx(float(sample.without_cue), abs=1e-5)
 
 
 def test_cues_of_the_fitted_texts_are_marked_in_any_form(tiny):
@@ -443,6 +444,7 @@ def test_the_word_without_a_cue_is_read_in_the_frames_with_an_empty_slot(tiny):
         ({"frames": ["The _ bank", "_ bank"]}, "got 0 slots"),
         ({"frames": ["The _ bank", "The bank and the _"]}, "its slot comes after 'bank'"),
         ({"cues": ["lake", "loan"]}, "got 2 cues that its vocabulary has"),
+        ({"cues": []}, "got 0 cues that its vocabulary has"),
         ({"texts": ("The river bank",)}, "expected two texts, one for each meaning"),
         ({"texts": ("The bank by a river", "The bank of money")}, "has the same vector"),
         ({"texts": ("a", "b"), "sentences": []}, "got both sentences and texts"),

@@ -230,6 +230,10 @@ def test_states_with_replaced_tokens_equal_a_run_of_the_changed_text(family, rep
             torch.testing.assert_close(
                 states.resid[row, variant], expected[0], atol=1e-10, rtol=1e-10
             )
+    where = torch.tensor([[False, True], [False, False], [True, True]])
+    some = replace_tokens(weights, texts, replacements, where=where)
+    for name in ("z", "hidden"):
+        assert torch.equal(getattr(some, name), getattr(states, name)[where])
     # Swapping in the text's own activations changes nothing; another text's activations do.
     original = replace_tokens(weights, texts[:1], [texts[0].ids[texts[0].at :][:1]])
     direction = torch.eye(original.resid.shape[-1], dtype=torch.float64)

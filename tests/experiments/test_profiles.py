@@ -328,11 +328,12 @@ def test_writes_are_those_of_a_trace_after_the_norms_of_the_family(kind):
     last = model.config.n_layers - 1
     axes = {(0, 1): axis_after(model, last + 1), (last, 0): axis_after(model, last + 1)}
     texts = room.natural_texts(model)[:40]
-    found = room.written(weights, texts, axes)
+    writes = room.HeadWrites(weights, axes)
+    writes.run(texts)
     for (layer, head), axis in axes.items():
         for number in (0, 7, 39):
             traced = probe.trace(model, texts[number].tokens.text)
-            of_text = found[layer, head][number]
+            of_text = writes.of_texts[layer, head][number]
             torch.testing.assert_close(
                 of_text.pattern, traced.pattern[layer, head], rtol=1e-4, atol=1e-5
             )
@@ -351,7 +352,9 @@ def test_events_are_the_positions_with_the_largest_writes_one_in_each_text():
     model = random_model()
     axes = {(1, 2): axis_after(model, 2)}
     texts = room.natural_texts(model)
-    of_texts = room.written(room.stack_of(model), texts, axes)[1, 2]
+    writes = room.HeadWrites(room.stack_of(model), axes)
+    writes.run(texts)
+    of_texts = writes.of_texts[1, 2]
     chosen = [*room.events(texts, of_texts)]
     for kind in (room.LENGTH, room.ALONG):
         sizes = {
@@ -452,12 +455,16 @@ def test_the_sentences_of_a_card_name_kinds_and_the_share_of_the_cue(tmp_path):
     assert card.count("head in general") == 2
     bank = study.profiles[study.profiles["word"] == "bank"]
     row = of_head(bank, (3, 2), "natural")
+    every = bank[bank["texts"] == "natural"]["cue_share"]
     layer = bank[(bank["texts"] == "natural") & (bank["layer"] == 3)]
     assert (
         f"{percent(row['cue_share'])} goes to the cue. Divided evenly, it would be "
         f"{percent(row['even_share'])}; the median head of layer 3 gives the cue "
-        f"{percent(layer['cue_share'].median())}."
+        f"{percent(layer['cue_share'].median())}. "
+        f"Of all {len(every)} heads, {(every > row['cue_share']).sum()} give it more."
     ) in card
+    assert f"{percent(0.07)} ({percent(0.04)})" in card
+    assert "in brackets, that of a random matrix" in card
     assert f"first token  {percent(row['first'])} ({percent(layer['first'].median())})" in card
 
 

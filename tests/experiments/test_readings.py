@@ -282,12 +282,16 @@ def test_the_chart_has_titles_and_a_description_toward_the_sense(sense):
     spec, layers = chart_of(STORED, number)
     encoding = layers["color"]["encoding"]
     away = {"river": "money", "money": "river"}[sense]
-    title = f"contribution toward {sense}, away from {away} (fraction of the gap)"
+    title = f"contribution toward {sense}, away from {away} (share of the sum)"
     assert " ".join(encoding["x"]["title"]) == title and encoding["y"]["title"] == "source"
     bars = charts.decomposition_table(STORED, "bank", sentence=number)
     assert encoding["y"]["sort"] == bars["bar"].unique().tolist()
     low, high = encoding["x"]["scale"]["domain"]
-    assert low <= bars["toward"].min() and high >= bars["toward"].max() > 0.3
+    assert low <= bars["share"].min() and high >= bars["share"].max() == pytest.approx(1)
+    drawn = pd.DataFrame(spec["datasets"][layers["color"]["data"]["name"]])
+    assert drawn.groupby("bar")["drawn"].sum()[bars["bar"]].tolist() == pytest.approx(
+        bars["share"].tolist()
+    )
     names, colours = (encoding["color"]["scale"][part] for part in ("domain", "range"))
     assert names[-3:] == ["other heads", "no head", writes.SUM] and len({*colours}) == len(names)
     rows = spec["datasets"][layers["text"]["data"]["name"]]
@@ -301,11 +305,13 @@ def test_the_chart_has_titles_and_a_description_toward_the_sense(sense):
 
 def test_without_a_clear_sense_the_chart_has_no_shares_and_all_sentences_share_one_axis():
     smaller = {name: TERMS[name] / 10 for name in ("contribution", "total")}
-    assert "%" not in json.dumps(chart_of(TERMS.assign(**smaller))[0]["datasets"])
-    larger = {name: 2 * TERMS[name] for name in ("contribution", "total")}
-    both = pd.concat([TERMS, TERMS.assign(sentence=NUMBER + 1, **larger)])
+    unclear, layers = chart_of(TERMS.assign(**smaller))
+    assert "%" not in json.dumps(unclear["datasets"])
+    assert layers["color"]["encoding"]["x"]["title"][1].endswith("(fraction of the gap)")
+    doubled = 2 * TERMS["contribution"]
+    both = pd.concat([TERMS, TERMS.assign(sentence=NUMBER + 1, contribution=doubled)])
     first, second = (
         chart_of(both, number)[1]["color"]["encoding"]["x"]["scale"]["domain"]
         for number in (NUMBER, NUMBER + 1)
     )
-    assert first == second and first[1] >= 2 * TERMS["total"].iloc[0]
+    assert first == second and first[1] > 1

@@ -37,6 +37,7 @@ from itertools import groupby
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
+from zipfile import ZipFile
 
 import numpy as np
 import pandas as pd
@@ -155,6 +156,8 @@ def run(name: str, folder: Path) -> Output:
         stem = ".".join(path.relative_to(folder).with_suffix("").parts)
         if path.suffix == ".parquet":
             tables[stem] = steady_table(path.stem, pq.read_table(path))
+        if path.suffix == ".zip":
+            tables |= in_archive(path, folder)
         if path.suffix == ".html":
             page = path.read_text(encoding="utf-8")
             texts[stem] = steady(visible(page))
@@ -164,6 +167,18 @@ def run(name: str, folder: Path) -> Output:
         f"{line}\n" for line in sorted(described(path, folder) for path in files)
     )
     return Output(tables, texts)
+
+
+def in_archive(path: Path, folder: Path) -> dict[str, pa.Table]:
+    """The tables of a result's archive, by folder and name."""
+    tables = {}
+    with ZipFile(path) as archive:
+        for member in archive.namelist():
+            name = Path(member)
+            stem = ".".join((path.parent / name).relative_to(folder).with_suffix("").parts)
+            table = pq.read_table(io.BytesIO(archive.read(member)))
+            tables[stem] = steady_table(name.stem, table)
+    return tables
 
 
 def described(path: Path, folder: Path) -> str:

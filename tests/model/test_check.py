@@ -3,7 +3,7 @@ row."""
 
 import math
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
@@ -14,7 +14,7 @@ import torch
 from checkpoints import change_tensors, make_checkpoint
 from families import FAMILIES, HEADS, LAYERS, REPRESENTATIVES, each_family, family_model
 from handmade import random_model
-from inside import DEFAULT_TEXTS, Row, blocks, check, hooks, variants
+from inside import DEFAULT_TEXTS, Certificate, Row, blocks, check, hooks, variants
 from inside import attention as formulas
 from safetensors.torch import load_file
 from seeds import campaign_except
@@ -22,7 +22,6 @@ from torch import Tensor
 from torch.nn import functional
 
 import probe
-from probe import Certificate
 
 TEXT = "The mole dug a tunnel under the muddy bank"
 D_MODEL = 32  # of `make_checkpoint`
@@ -39,20 +38,20 @@ def model() -> probe.Model:
 @pytest.fixture(scope="module", autouse=True)
 def made_once():
     """Make the plain model of each model once for all checks, and run a bridge once on each text,
-    however many sets of raw weights it is compared with. `hooks.record_text` is what a bridge ran."""
+    however many sets of raw weights it is compared with. `hooks.record_texts` is what it ran."""
     runs: dict[tuple[Any, ...], Any] = {}
-    record_text = hooks.record_text
+    record_texts = hooks.record_texts
 
-    def once(model: probe.Model, ids: Sequence[int], target: Sequence[int] | None) -> Any:
+    def once(model: probe.Model, rows: Any, targets: Any) -> Any:
         hooked = [(name, len(point.fwd_hooks)) for name, point in model.bridge.hook_dict.items()]
-        text = (model.bridge, *ids, "target", *(target or ()), *hooked)
-        if text not in runs:
-            runs[text] = record_text(model, ids, target)
-        return runs[text]
+        texts = (model.bridge, str(rows), str(targets), *hooked)
+        if texts not in runs:
+            runs[texts] = record_texts(model, rows, targets)
+        return runs[texts]
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(check, "plain_model", lru_cache(check.plain_model))
-        patch.setattr(hooks, "record_text", once)
+        patch.setattr(hooks, "record_texts", once)
         yield
 
 

@@ -621,7 +621,7 @@ def in_eight_bits(model: Any) -> None:
 
 
 LAST = "the LlamaForCausalLM: model.norm.weight"
-TYPES = "Pass dtype=torch.float32, for which they are copied."
+TYPES = "Use model = probe.load(model, dtype=torch.float32), which copies them."
 CLASS = "a class holds no weights. Give an object of it, as"
 HOOKED = "it carries hooks (model.layers.1), which would change what is measured. Call remove()"
 OTHER = "it is a GPT2ForTokenClassification, and of model_type 'gpt2' GPT2LMHeadModel is certified."
@@ -644,7 +644,7 @@ REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
         HOOKED,
     ),
     "half": (lambda: in_memory().half(), f"its weights are in torch.float16. {TYPES}"),
-    "two types": (changed(lambda it: norm_of(it).half()), "in torch.float16 and torch.float32. P"),
+    "two types": (changed(lambda it: norm_of(it).half()), "in torch.float16 and torch.float32. U"),
     "another tensor": (lambda: in_memory(mlp_bias=True), "mlp_bias is True in its config, and the"),
     "no model": (lambda: nn.Linear(2, 2), "a Linear: only a name, a folder, a GGUF file, a Huggin"),
     "a dictionary": (dict, "a dict: only a name, a folder, a GGUF file, a Hugging Face model or a"),

@@ -19,7 +19,7 @@ from families import (
     family_model,
     near,
 )
-from inside import hooks, target_states, trace_target, tracing
+from inside import hooks, target_states, trace_target, traces, tracing
 
 import probe
 
@@ -51,6 +51,15 @@ def refused(ask: Callable[[], object]) -> str:
 
 
 # --- many texts -----------------------------------------------------------------------------------
+
+
+def test_texts_that_are_traced_together_have_the_traces_of_each(model) -> None:
+    texts, close = [text for text, _ in MANY], close_of(model)
+    for text, together in zip(texts, traces(model, texts), strict=True):
+        alone = probe.trace(model, text)
+        assert together.tokens == alone.tokens
+        for name in ("pattern", "z", "mlp_out", "resid_post"):
+            torch.testing.assert_close(getattr(together, name), getattr(alone, name), **close)
 
 
 def test_target_states_equal_the_traces_at_the_target_in_order_and_one_by_one(model) -> None:

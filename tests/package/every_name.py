@@ -3,6 +3,10 @@ is an error. It is not run."""
 
 import pandas as pd
 from inside import (
+    Certificate,
+    Cues,
+    Evaluation,
+    Survey,
     TargetText,
     bootstrap_t,
     count_parameters,
@@ -17,7 +21,7 @@ from inside import (
 )
 
 import probe
-from probe import Certificate, Cues, Evaluation, Model, Study, Survey, Trace, Walk
+from probe import Model, Study, Trace, Walk
 
 RIVER, LOAN = "The river bank", "The mortgage bank"
 names = [packaged.name for packaged in probe.available()]

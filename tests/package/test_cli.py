@@ -171,7 +171,7 @@ def test_user_sentences_need_a_sense_and_a_text(run, tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("words", "options", "command"),
     [
-        (["bank", "mole"], ["--seed", "3"], "probe report bank mole --model tiny-senses --seed 3"),
+        (["bank", "mole"], ["--seed", "3", "--tables"], "probe report bank mole --model tiny-senses --seed 3 --tables"),
         (["A b"], ["--permutations", "99", "--sentences", "here/mine.csv"], "probe report 'A b' --model tiny-senses --sentences mine.csv --permutations 99 --seed 0"),
         (["bank"], ["--sentences", "here/mine.csv", "--utf16"], "probe report bank --model tiny-senses --sentences mine.csv --utf16 --seed 0"),
         (["bank"], ["--controls", "fence,gate", "--only", "nouns"], "probe report bank --model tiny-senses --controls fence,gate --only nouns --seed 0"),
@@ -187,7 +187,7 @@ def test_the_command_on_a_page_is_complete(run, tmp_path, monkeypatch, words, op
         (study_run, "study_inputs", lambda *_, **__: SimpleNamespace(model=None)),
         (study_run, "plan_study", lambda _: SimpleNamespace(words=words)),
         (study_run, "studies", lambda *_, **__: [result]),
-        (write, "write", lambda *_, command: commands.append(command)),
+        (write, "write", lambda *_, command, tables: commands.append(command)),
     ):
         monkeypatch.setattr(module, name, replaced)
     assert run("report", *words, *options)[0] == 0
@@ -239,7 +239,7 @@ def test_results_of_another_kind_and_foreign_files_are_not_overwritten(run, tmp_
         ("walk.html", walked),
         ("heads.csv", walked),
         ("heads.csv", report),
-        ("sentences.parquet", report),
+        ("tables.zip", report),
         ("ambiguity.html", report),
         ("survey.html", ("survey", "--out", "out")),
     ):

@@ -32,10 +32,10 @@ def page(scan, tmp_path_factory):
     return probe.write(scan, tmp_path_factory.mktemp("cues"), command="probe cues bank")
 
 
-def ends(*rows):
+def ends(*rows, **zero):
     """The two columns of words of some cues, as (cue, seen, coordinate)."""
     frame = pd.DataFrame(rows, columns=["cue", "seen", "coordinate"])
-    words = strongest_cues(frame, 2)
+    words = strongest_cues(frame, 2, **zero)
     return [[each["word"] for each in side] for side in words]
 
 
@@ -54,6 +54,12 @@ def test_each_column_has_its_strongest_unfitted_words_one_form_of_each():
         *[("pond", False, 0.2), ("the", False, 0), ("loan", False, -0.5)],
     )
     assert first == ["lake", "pond"] and second == ["loan", "the"]
+
+
+def test_without_a_cue_that_moves_the_word_that_way_a_column_is_empty():
+    words = [("lake", False, 0.5), ("pond", False, 0.3), ("the", False, 0.2)]
+    assert ends(*words, zero=0.2) == [["lake", "pond"], []]
+    assert ends(*words, zero=0.4) == [["lake"], ["the", "pond"]]
 
 
 # --- the picture ----------------------------------------------------------------------------------
@@ -83,9 +89,10 @@ def test_a_vocabulary_of_any_size_is_drawn_completely():
     count = 6000
     cues = pd.DataFrame({"cue": [f"word{number}" for number in range(count)], "seen": False})
     cues = cues.assign(coordinate=np.linspace(-1, 1, count), coordinate_sd=0.1, layer=0, head=1)
-    spec = picture.cue_scatter(cues.assign(attention=0.5), ["a", "b"]).to_dict()
-    datasets = [json.loads(data) for data in spec["datasets"].values() if isinstance(data, str)]
-    assert [len(rows) for rows in datasets] == [count]
+    spec = picture.cue_scatter(cues.assign(attention=0.5), ["a", "b"], without_cue=0.0).to_dict()
+    [text] = [data for data in spec["datasets"].values() if isinstance(data, str)]
+    rows = json.loads(text)
+    assert len(rows) == count and rows[0] == ["word0", 0, -1, 0.1, 0.5]
 
 
 # --- the folder -----------------------------------------------------------------------------------
@@ -94,7 +101,7 @@ def test_a_vocabulary_of_any_size_is_drawn_completely():
 def test_a_scan_is_written_with_its_tables_and_read_back(scan, page):
     names = {path.name for path in page.parent.iterdir()}
     assert page.name == "cues.html"
-    assert {"cues.parquet", "cues_heads.csv", "manifest.json"} <= names
+    assert {"tables.zip", "cues_heads.csv", "manifest.json"} <= names
     assert "cues.csv" not in names
     check_charts(page)
     again = probe.read(page.parent)
@@ -202,11 +209,14 @@ def test_a_report_shows_the_words_of_its_sample_and_names_the_whole_scan(tmp_pat
     page = probe.write(study, tmp_path)
     summary = study.frames["cue_samples"].to_dict("records")[0]
     rows = study.frames["cue_sample"]
-    strongest = strongest_first(rows)["cue"]
+    strongest = strongest_first(rows)
+    first, last = strongest.iloc[0], strongest.iloc[-1]
     section = one_line(
         page.read_text().split('<section id="cue_sample">')[1].split("</section>")[0]
     )
-    assert strongest.iloc[0] in section and strongest.iloc[-1] in section
+    assert first["cue"] in section and last["cue"] in section
+    effect = percent(first["coordinate"] - summary["without_cue"])
+    assert f"{first['cue']} {effect}" in section
     assert f"{summary['drawn']:,}".replace(",", "\u202f") in section
     assert "probe cues bank" in section
 
@@ -250,9 +260,8 @@ def test_a_word_and_its_capitalised_form_share_one_dot(scan):
     assert set(rows["cue"].str.lower()) == {word.lower() for word in words}
 
 
-def test_every_column_is_described(page):
+def test_every_column_is_described(scan, page):
     described = pd.read_csv(page.parent / "cues_columns.csv")
     for name in ("cues", "cues_heads", "cues_nouns", "cues_summary"):
-        columns = pd.read_parquet(page.parent / f"{name}.parquet").columns
-        assert set(columns) == set(described[described["table"] == name]["column"])
+        assert set(scan.frames[name]) == set(described[described["table"] == name]["column"])
     assert (described["meaning"].str.len() > 0).all()

@@ -5,6 +5,7 @@ import hashlib
 import json
 import os
 from pathlib import Path
+from zipfile import ZipFile
 
 import pandas as pd
 import pytest
@@ -17,7 +18,7 @@ from inside import (
     dictionary,
     downloads,
     html_of,
-    tables,
+    write_folder,
 )
 from page_text import check_charts, pasted, rows_of_table, section
 from seeds import mostly_campaign
@@ -64,10 +65,13 @@ def bytes_of(folder):
     }
 
 
-def test_the_folder_holds_the_page_every_table_twice_and_the_hash_of_every_file(report_page):
+def test_the_folder_holds_the_page_the_tables_and_the_hash_of_every_file(report_page, tmp_path):
     folder, study = report_page.parent, stored_study()
-    names = {f"{name}.{kind}" for name in (*study.frames, "columns") for kind in ("csv", "parquet")}
-    assert set(bytes_of(folder)) == {"ambiguity.html"} | names
+    main = {f"{name}.csv" for name in ("words", "heads", "mlps", "sentences", "left_out")}
+    assert set(bytes_of(folder)) == {"ambiguity.html", "tables.zip"} | main
+    with ZipFile(folder / "tables.zip") as archive:
+        tables = {*study.frames, "columns"}
+        assert set(archive.namelist()) == {f"{name}.parquet" for name in tables}
     manifest = manifest_of(folder)
     assert manifest["command"] == "probe report" and manifest["data_sha256"] == study.data_sha256
     assert (manifest["model"], manifest["seed"], manifest["dtype"]) == ("tiny-senses", 0, "float32")
@@ -75,8 +79,10 @@ def test_the_folder_holds_the_page_every_table_twice_and_the_hash_of_every_file(
     assert manifest["files"] == {
         name: hashlib.sha256(content).hexdigest() for name, content in bytes_of(folder).items()
     }
+    whole = probe.write(study, tmp_path, command="probe report", tables=True).parent
+    assert (whole / "heads.csv").read_bytes() == (folder / "heads.csv").read_bytes()
     for name, frame in study.frames.items():
-        read = pd.read_csv(folder / f"{name}.csv", keep_default_na=False, na_values=[""])
+        read = pd.read_csv(whole / f"{name}.csv", keep_default_na=False, na_values=[""])
         assert len(read) == len(frame) and set(frame) <= set(read)
         for column in frame.select_dtypes("float"):
             expected = pytest.approx(frame[column].tolist(), nan_ok=True)
@@ -152,8 +158,8 @@ def test_a_folder_that_cannot_be_written_is_refused_before_anything_is_written(
     ("manifest", "message"),
     [
         ({"files": {}}, "no manifest.json of a result is in it. Give the folder that probe.write or a command wrote into."),
-        ({"files": {"survey.html": ""}, "models": ["a", "b"]}, "it contains the surveys of several models on one page. Survey each model into its own folder, or read the tables as Parquet."),
-        ({"files": {"evaluation_words.csv": ""}}, "the table evaluation_words.parquet is missing or damaged (FileNotFoundError). Write the result again."),
+        ({"files": {"survey.html": ""}, "models": ["a", "b"]}, "it contains the surveys of several models on one page. Survey each model into its own folder, or read the tables in tables.zip."),
+        ({"files": {"evaluation_words.csv": ""}}, "evaluation_tables.zip is missing, damaged or without one of its tables (FileNotFoundError). Write the result again."),
     ],
 )  # fmt: skip
 def test_a_folder_without_a_whole_result_is_refused(manifest, message, tmp_path):
@@ -197,10 +203,13 @@ def test_the_page_is_complete_without_the_tables_that_need_cues_or_pairs(name, t
 # --- the columns ----------------------------------------------------------------------------------
 
 
-def test_every_table_is_written_twice_and_every_column_is_explained_once():
-    files = tables({"one": pd.DataFrame({"a": [1, 2], "text": ['x,"y"\n', "</script>"]})})
-    assert set(files) == {"one.csv", "one.parquet"}
-    assert files["one.csv"].decode() == 'a,text\n1,"x,""y""\n"\n2,</script>\n'
+def test_every_table_is_written_as_csv_and_every_column_is_explained_once(tmp_path):
+    frame = pd.DataFrame({"a": [1, 2], "text": ['x,"y"\n', "</script>"]})
+    write_folder(
+        tmp_path, {}, frames={"one": frame, "two": frame}, manifest={}, only_archived=["two"]
+    )
+    assert set(bytes_of(tmp_path)) == {"one.csv", "tables.zip"}
+    assert (tmp_path / "one.csv").read_text() == 'a,text\n1,"x,""y""\n"\n2,</script>\n'
     frames = stored_study().frames
     rows = dictionary(frames)
     columns = {(name, column) for name, frame in frames.items() for column in frame}

@@ -2,8 +2,10 @@
 absent. In a browser it draws, fits and sends no requests."""
 
 import hashlib
+import io
 import json
 from dataclasses import replace
+from zipfile import ZipFile
 
 import numpy as np
 import pandas as pd
@@ -159,7 +161,8 @@ def test_the_tables_are_in_the_folder_of_the_page_and_are_described(survey, surv
     assert survey_page.name == "survey.html" and manifest["command"] == "probe survey"
     for name, digest in manifest["files"].items():
         assert hashlib.sha256((folder / name).read_bytes()).hexdigest() == digest
-    rows = pd.read_parquet(folder / "survey_word_heads.parquet")
+    with ZipFile(folder / "tables.zip") as archive:
+        rows = pd.read_parquet(io.BytesIO(archive.read("survey_word_heads.parquet")))
     assert len(rows) == 24 * 12 and not (folder / "survey_word_heads.csv").exists()
     heads = pd.read_csv(folder / "survey_heads.csv")
     sums = rows.groupby(["layer", "head"])[["net", "gap"]].sum()
@@ -204,7 +207,8 @@ def test_two_models_have_a_map_each_and_are_compared_in_counts(two_models):
     assert text.count('aria-label="Map over words:') == 2
     folder = two_models.parent
     assert (folder / "smollm2" / "survey_heads.csv").is_file()
-    assert (folder / "mini-lm" / "survey_word_heads.parquet").is_file()
+    with ZipFile(folder / "tables.zip") as archive:
+        assert "mini-lm/survey_word_heads.parquet" in archive.namelist()
     plain = one_line(text)
     assert f"heads that move words3 (25.0{NARROW}%)1 (8.3{NARROW}%)" in plain
     assert f"In mini lm, 24 {MOVED} 1 of 12 attention heads" in plain

@@ -11,7 +11,7 @@ from inside import attention as formulas
 from inside import blocks, qk, read_weights
 
 import probe
-from probe.patching.score_parts import Donor, replace_parts
+from probe.patching.score_parts import replace_parts
 
 TEXT = "The mole dug under the river bank after the flood"
 OTHER = "Some people like the river bank and some do not"
@@ -48,12 +48,12 @@ def test_a_replaced_part_does_what_a_whole_attention_computes(kind, side):
     model = family_model(kind, torch.float64)
     whole, donor_trace = probe.trace(model, TEXT), probe.trace(model, OTHER)
     at, source = reading_positions(whole)
-    donor = Donor(donor_trace, [4, 5])
     weights = {source: 1.0, 2: -0.5, 3: -0.5}
-    replaced = replace_parts(whole, LAYER, HEAD, donor, side=side, at=at, weights=weights)
     pos = at if side == "query" else source
     parts = qk.stream_parts(whole, LAYER, [pos], "part")
     donor_parts = qk.stream_parts(donor_trace, LAYER, [4, 5], "part")
+    options = {"side": side, "at": at, "weights": weights}
+    replaced = replace_parts(whole, LAYER, HEAD, parts, donor_parts, **options)
     assert replaced.labels == parts.labels == donor_parts.labels
     stream = whole.resid_pre[LAYER]
     close = 3e-6 if model.config.family.in_float32 else 1e-10
@@ -83,8 +83,9 @@ def test_a_replaced_part_does_what_a_whole_attention_computes(kind, side):
 def test_a_token_that_is_its_own_donor_loses_nothing(side):
     whole = probe.trace(random_model(torch.float64), TEXT)
     at, source = reading_positions(whole)
-    donor = Donor(whole, [at if side == "query" else source])
-    replaced = replace_parts(whole, 2, HEAD, donor, side=side, at=at, weights={source: 1.0})
+    itself = qk.stream_parts(whole, 2, [at if side == "query" else source], "part")
+    options = {"side": side, "at": at, "weights": {source: 1.0}}
+    replaced = replace_parts(whole, 2, HEAD, itself, itself, **options)
     for lost in replaced[1:]:
         assert float(lost.abs().max()) <= 1e-12
 
@@ -96,12 +97,12 @@ def test_the_attribution_freezes_the_scale_of_the_norm(side):
     whole = probe.trace(model, TEXT)
     block = read_weights(model).blocks[2]
     at, source = reading_positions(whole)
-    donor = Donor(whole, [1, 2, 3])
-    weights = {source: 1.0, 1: -1.0}
-    replaced = replace_parts(whole, 2, HEAD, donor, side=side, at=at, weights=weights)
     pos = at if side == "query" else source
-    parts = qk.stream_parts(whole, 2, [pos], "part").vectors[:, 0]
-    lost = parts - qk.stream_parts(whole, 2, [1, 2, 3], "part").vectors.mean(1)
+    recipient = qk.stream_parts(whole, 2, [pos], "part")
+    donor = qk.stream_parts(whole, 2, [1, 2, 3], "part")
+    options = {"side": side, "at": at, "weights": {source: 1.0, 1: -1.0}}
+    replaced = replace_parts(whole, 2, HEAD, recipient, donor, **options)
+    lost = recipient.vectors[:, 0] - donor.vectors.mean(1)
     variance = whole.resid_pre[2, pos].var(unbiased=False)
     normed = (lost - lost.mean(-1, keepdim=True)) / (variance + model.config.epsilon).sqrt()
     normed = normed * block.norm

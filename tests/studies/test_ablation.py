@@ -393,7 +393,7 @@ def test_the_command_prints_and_writes_what_python_gives(run, tmp_path, model):
     assert run(*options, "--out", "two")[0] == 0
     first, second = (tmp_path / name for name in ("one", "two"))
     files = {path.name for path in first.iterdir()}
-    assert {f"evaluation_without.{end}" for end in ("csv", "parquet", "svg")} <= files
+    assert {f"evaluation_without.{end}" for end in ("csv", "svg")} <= files
     for name in files - {"manifest.json"}:
         assert (first / name).read_bytes() == (second / name).read_bytes()
     assert (first / "evaluation_without.svg").read_text().startswith("<svg")

@@ -1,5 +1,6 @@
 """ΔE of all heads as a frame, and its picture."""
 
+import pandas as pd
 import pytest
 import torch
 
@@ -45,3 +46,16 @@ def test_the_picture_of_a_frame_names_the_largest_head():
     assert f"of L{largest.layer:.0f}H{largest['head']:.0f}." in description
     with pytest.raises(probe.InputError, match="expected layer, head and one of"):
         charts.heads(frame.drop(columns="norm"))
+
+
+def test_a_picture_has_shares_in_percent_and_only_signed_numbers_on_two_sides():
+    lengths = pd.DataFrame({"layer": [0, 0], "head": [0, 1], "norm": [12.34, 1.0]})
+    shares = lengths.rename(columns={"norm": "swap"}) / [1, 1, 20]
+    drawn = {}
+    for frame in (lengths, shares):
+        spec = charts.heads(frame).to_dict()
+        scale = spec["layer"][0]["encoding"]["color"]["scale"]["domain"]
+        [rows] = spec["datasets"].values()
+        drawn[frame.columns[-1]] = ([row["mark"] for row in rows], min(scale))
+    assert drawn["norm"][0] == ["12.3", "1.0"] and drawn["norm"][1] > 0
+    assert drawn["swap"] == (["62", "5"], -12.34 / 20)

@@ -151,7 +151,8 @@ const swapped = async () => {
   drawOutcome();
   settled();
   if (!document.querySelector(".written")) return;
-  const showWritten = (texts, blank = "…") => (say("own", texts?.own || blank), say("swapped-text", texts?.swapped || blank));
+  // Without the space before the first word, which would indent the first line only.
+  const showWritten = (texts, blank = "…") => (say("own", (texts?.own || blank).trimStart()), say("swapped-text", (texts?.swapped || blank).trimStart()));
   put("[data-with-swap]", !applied().length);
   showWritten();
   const whole = await answered("write", {}, ({ written }) => showWritten(written));

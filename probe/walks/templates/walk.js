@@ -254,9 +254,8 @@ const drawSums = (c) => {
   const rows = terms.map(([name, vector, size]) => row([name, ...numbers(vector, 3), { text: "…", kind: "n" }, number(size)], name.startsWith("=") ? "sum" : ""));
   fill("sums", rows, ["term", ...named("e", arrays.e.shape.at(-1)), "", "length"]);
   const most = Math.max(...terms.map(([, , size]) => size));
-  const end = terms.at(-1)[2];
-  const bars = terms.map(([, , size], index) => row([inShort[index], { nodes: [bar(size, 0, most)] }, number(size, percent(size / end))]));
-  fill("lengths", bars.filter((_, index) => inShort[index]), ["", "", "length, % of E′"]);
+  const bars = terms.map(([, , size], index) => row([inShort[index], { nodes: [bar(size, 0, most)] }, number(size)]));
+  fill("lengths", bars.filter((_, index) => inShort[index]), ["", "", "length"]);
 };
 const entering = (depth, sign = "") => (depth < sizes.layers ? `${sign}${depth}` : "end");
 const drawLens = () => {

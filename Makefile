@@ -50,9 +50,9 @@ PYTEST = PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $
 test: $(READY)
 	$(PYTEST) $(TESTS)
 
-# No browser, no trained model, no whole study, no process of its own.
+# No browser, no whole study, no command; tests/conftest.py says what is slow.
 test-fast: $(READY)
-	$(PYTEST) -m "not (campaign or browser or real_model or slow)"
+	$(PYTEST) -m "not (campaign or browser or slow)"
 
 # What the main commands write, compared with what is stored: after every step of a change that should change no result.
 # CASES="report walk" runs only these. A stored table comes from one thread, because more threads round sums differently.

@@ -7,11 +7,13 @@ needs none of them, and the workers wait for it.
 import asyncio
 import gc
 import os
+import re
 import shutil
 import socket
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -20,7 +22,7 @@ from browser import CHROMIUM, NO_CHROMIUM, chromium, opening, sharing
 from embedded import embedded
 
 if TYPE_CHECKING:
-    from probe.model.model import Model
+    from probe import Model
 
 # Two workers on two cores: torch's own threads would only get in the way of each other.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -81,6 +83,37 @@ LONGEST = (
 )
 
 
+# `make test-fast` leaves out tests with the mark `slow`. Those in these folders, in files with these
+# helpers and with these fixtures have it: they make whole studies, walks and pages, or run commands.
+WHOLE = {"analyses", "golden", "known_answers", "studies", "walk"}
+HELPERS = {"handmade", "measured", "packaged", "planted"}
+COMMANDS = {"embedded_once", "report_page", "run"}
+
+
+@cache
+def imported(path: Path) -> set[str]:
+    """The modules that a file imports, up to the first dot."""
+    return {*re.findall(r"^(?:from|import) (\w+)", path.read_text(encoding="utf-8"), re.MULTILINE)}
+
+
+def is_slow(item: pytest.Item) -> bool:
+    """Whether a test needs more than a formula, or a family that is not among the few on which
+    every formula is tested."""
+    helpers = imported(item.path)
+    if item.path.parent.name in WHOLE or helpers & HELPERS:
+        return True
+    if not COMMANDS.isdisjoint(getattr(item, "fixturenames", ())):
+        return True
+    if "families" not in helpers or not hasattr(item, "callspec"):
+        return False
+    from families import FAMILIES, REPRESENTATIVES, SETTINGS
+
+    others = {*FAMILIES, *SETTINGS} - {*REPRESENTATIVES}
+    return any(
+        isinstance(value, str) and value in others for value in item.callspec.params.values()
+    )
+
+
 # The collected tests with the mark `campaign`, and the others.
 CAMPAIGN: set[str] = set()
 OTHERS: set[str] = set()
@@ -88,12 +121,13 @@ OTHERS: set[str] = set()
 
 @pytest.hookimpl(tryfirst=True)  # before `-m` chooses by the marks
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark tests that open a browser, note tests that are left to the campaign, and put the longest
-    files first."""
+    """Mark tests that open a browser and slow ones, note tests that are left to the campaign, and
+    put the longest files first."""
     for item in items:
         if "browser" in getattr(item, "fixturenames", ()):
             item.add_marker(pytest.mark.browser)
-    for item in items:
+        elif is_slow(item):
+            item.add_marker(pytest.mark.slow)
         (CAMPAIGN if item.get_closest_marker("campaign") else OTHERS).add(item.nodeid)
     order = {name: number for number, name in enumerate(LONGEST)}
     items.sort(key=lambda item: order.get("/".join(item.path.parts[-2:]), len(order)))
@@ -220,8 +254,8 @@ LOADED: dict[tuple[object, ...], "Model"] = {}
 def embedded_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Load each embedded model once in this process: for commands and examples, which do not
     change a model."""
-    from probe.model import load
-    from probe.model.find import EMBEDDED
+    from inside import EMBEDDED
+    from inside import loading as load
 
     # Private, because every way to load a model by its name passes here, and nothing public does.
     from_name = load._from_name
@@ -242,7 +276,7 @@ def run(
     embedded_once: None, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> Callable[..., tuple[int, str, str]]:
     """Run `probe ARGS` in this process; return exit code, standard output, standard error."""
-    from probe.cli import main
+    from inside import main
 
     def run(*arguments: object) -> tuple[int, str, str]:
         monkeypatch.setattr(sys, "argv", ["probe", *map(str, arguments)])

@@ -5,7 +5,7 @@ from functools import cache
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from probe.model.model import Model
+    from probe import Model
 
 
 @cache

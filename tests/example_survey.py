@@ -7,12 +7,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import xarray as xr
+from inside import Certificate, Origin, Row, Survey, sets_frames, summarise
 from made_words import LAYERS, effects_of, made_word, unmeasured
-
-from probe.model.check import Certificate, Row
-from probe.provenance import Origin
-from probe.studies.across import sets_frames, summarise
-from probe.studies.survey import Survey
 
 WORDS = ("bank", "bark", "bat", "bolt", "bow", "chest", "club", "crane", "date", "deck", "draft")
 WORDS += ("fan", "file", "jam", "mole", "mouse", "nail", "organ", "palm", "pitch", "pupil", "seal")

@@ -10,13 +10,12 @@ from typing import NamedTuple
 import torch
 import transformers
 from checkpoints import SENTENCES
+from inside import FAMILIES
 from seeds import campaign_except
 from tokenizers import Tokenizer, models, pre_tokenizers, processors, trainers
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
 import probe
-from probe.model.architectures import FAMILIES
-from probe.model.load import untrained  # noqa: F401 (tests take it from here)
 
 LAYERS, HEADS, VOCABULARY = 2, 4, 400  # of the tiny models; hybrids have three layers
 # Some layers of a hybrid have no attention. Tests that need every layer do not apply to hybrids,

@@ -12,21 +12,21 @@ import io
 import json
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+import pandas as pd
 import pyarrow
 import pyarrow.parquet
 from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis import strategies as st
-from kept import write_totals
+from inside import check_row
 
-from probe.errors import ProbeError
+from probe import ProbeError, read_sentences
 from probe.text.files import FileRow, Source, rows_of
-from probe.text.sentences import check_row, read_sentences
 
 TAKEN, REFUSED = "taken", "refused"
 GOOD = {"word": "bank", "sense": "river", "text": "The river bank", "start": 10, "end": 14}
@@ -256,6 +256,17 @@ def try_cases(name: str, folder: Path, cases: int, *, start: int = 0) -> Counter
 
 
 COLUMNS = ("target", "cases", "taken", "refused", "failed", "seconds")
+
+
+def write_totals(path: Path, rows: Sequence[dict[str, object]], *, order: Sequence[str]) -> None:
+    """The table with these rows replaced, in the order of their first column, and their sum."""
+    table = pd.DataFrame(rows).set_index(next(iter(rows[0])))
+    if path.exists():
+        before = pd.read_csv(path, index_col=0)
+        table = pd.concat([table, before.drop([*table.index, "all"], errors="ignore")])
+    table = table.loc[[name for name in order if name in table.index]]
+    table.loc["all"] = table.sum()
+    table.to_csv(path)
 
 
 def main() -> None:

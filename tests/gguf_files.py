@@ -15,9 +15,8 @@ from typing import Any
 import gguf
 import numpy as np
 from gguf import GGMLQuantizationType as Kind
+from inside import GGUF_FAMILIES
 from safetensors.numpy import load_file
-
-from probe.model.architectures import GGUF_FAMILIES
 
 # The converter's names by `model_type`. Families that are not read are written as a related family,
 # to be refused or accepted by its row.

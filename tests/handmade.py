@@ -19,17 +19,13 @@ from tempfile import TemporaryDirectory
 import numpy as np
 import torch
 from checkpoints import change_tensors, make_checkpoint
+from inside import Corpus, Sentence, Tokens, resampling
 from safetensors.torch import load_file, save_file
 from tokenizers import Tokenizer, pre_tokenizers, processors
 from tokenizers.models import WordLevel
 from transformers import BertConfig, GPT2Config, PretrainedConfig, PreTrainedTokenizerFast
 
-from probe.model.load import load
-from probe.model.model import Model
-from probe.model.tokens import Tokens
-from probe.stats import resampling
-from probe.text import lexicon
-from probe.text.sentences import Corpus, Sentence
+from probe import Model, lexicon, load
 
 # --- random models --------------------------------------------------------------------------------
 

@@ -5,13 +5,9 @@ import plain_forward
 import torch
 from families import RECURRENT, SINGLE, each_family
 from handmade import tokens_of
-
-from probe.model import attention as formulas
-from probe.model import blocks
-from probe.model import hooks as hooked
-from probe.model.load import read_weights
-from probe.model.trace import target_states
-from probe.model.variants import TargetText
+from inside import TargetText, blocks, read_weights, target_states
+from inside import attention as formulas
+from inside import hooks as hooked
 
 BOUND = {torch.float32: 1e-5, torch.float64: 1e-10}
 # If a family's code rounds to float32 in between, no two orders of sums agree better.

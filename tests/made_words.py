@@ -2,8 +2,7 @@
 
 import numpy as np
 import xarray as xr
-
-from probe.experiments.record import WordRecord
+from inside import WordRecord
 
 LAYERS, HEADS = 3, 4
 DEPTHS = LAYERS + 1

@@ -1,9 +1,5 @@
 """A word of a test, measured as for a report: one call with only the experiments that the test
-needs.
-
-The steps of a measurement that several files of tests need are imported from here, so that only
-this file names the modules that they are in.
-"""
+needs."""
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import fields, is_dataclass, replace
@@ -12,32 +8,19 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import xarray as xr
+from inside import (
+    STUDY_DEFAULTS,
+    Material,
+    WordRecord,
+    every_experiment,
+    measure,
+    of_experiment,
+    of_table,
+    split_senses,
+)
 
-from probe.experiments.heads import every_head, swap_every_head
-from probe.experiments.material import Material, prepare
-from probe.experiments.measure import measure
-from probe.experiments.observe import observe, split_senses
+from probe import Model
 from probe.experiments.options import Options
-from probe.experiments.prepare import prepare_pairs
-from probe.experiments.record import WordRecord
-from probe.model.model import Model
-from probe.results.frames import of_experiments
-from probe.studies.study import STUDY_DEFAULTS
-
-__all__ = [
-    "assert_same",
-    "every_head",
-    "measure",
-    "observe",
-    "of_experiments",
-    "options_of",
-    "prepare",
-    "prepare_pairs",
-    "split_senses",
-    "studied",
-    "swap_every_head",
-    "table_of",
-]
 
 HEADS = ("senses", "heads")  # which every verdict needs
 
@@ -81,8 +64,11 @@ def studied(
 
 
 def table_of(record: WordRecord, name: str) -> pd.DataFrame:
-    """A table of a word."""
-    return of_experiments([record])[name]
+    """A table of a word; the others are not made."""
+    [experiment] = [each for each, room in every_experiment().items() if name in room.TABLES]
+    room = every_experiment()[experiment]
+    result = of_table(room, record.measured[experiment], name)
+    return of_experiment(room.TABLES[name], [(record, result)])
 
 
 def assert_same(record: Any, expected: Any) -> None:

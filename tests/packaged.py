@@ -3,9 +3,9 @@
 from pathlib import Path
 
 import pytest
+from inside import find_packaged
 
-from probe.errors import ModelError
-from probe.model.find import find_packaged
+from probe import ModelError
 
 
 def need_smollm2() -> Path:

@@ -8,15 +8,21 @@ from pathlib import Path
 from unittest.mock import patch
 
 import altair as alt
+from inside import (
+    environment,
+    facts_of,
+    made_by,
+    rows_by_word,
+    sections,
+    texts,
+    with_reasons,
+    without_rows,
+    worst_first,
+)
 from jinja2 import nodes
 from stored_study import stored_study
 
-from probe.pages import report, sections
-from probe.pages.folder import made_by
-from probe.pages.html import environment, facts_of, texts, worst_first
-from probe.pages.verdicts import with_reasons
-from probe.results.frames import without_rows
-from probe.results.tables import rows_by_word
+from probe.pages import report
 
 ENVIRONMENT = environment("report")
 N = "\u202f"  # between a number and its unit
@@ -53,9 +59,12 @@ def macro(template: str, name: str) -> Callable[..., str]:
     )
 
 
+EMPTY = without_rows()
+
+
 def by_word(frames):
     """The rows of each word, by word and table, as the templates read them."""
-    return rows_by_word(without_rows() | dict(frames))
+    return rows_by_word(EMPTY | dict(frames))
 
 
 def fact_macros():

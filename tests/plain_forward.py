@@ -4,9 +4,8 @@ run are compared with. It is readable and slow, and only tests use it."""
 from dataclasses import replace
 
 import torch
-
-from probe.model import attention as formulas
-from probe.model import blocks, forward
+from inside import attention as formulas
+from inside import blocks, forward
 
 EXACT = torch.float64
 

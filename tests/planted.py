@@ -31,10 +31,9 @@ from handmade import (
     resolver,
     write_vector,
 )
+from inside import TargetText, read_weights
 
 from probe import Model, load, tokenize
-from probe.model.load import read_weights
-from probe.model.variants import TargetText
 
 HeadIndex = tuple[int, int]
 # About the number by which LayerNorm divides the word's vector once its sense is written.

@@ -73,7 +73,7 @@ def cue_scatter(
     rows = dots(cues)
     heads = list(dict.fromkeys(head_names(cues)))
     rows["coordinate"] -= without_cue
-    across = _range([*rows["coordinate"], 0.0])
+    across = range_with_margin([*rows["coordinate"], 0.0])
     first, second = (sense if len(sense) <= SHOWN else f"{sense[: SHOWN - 1]}…" for sense in senses)
     up = (0.0, float(rows[heads].to_numpy().max()) * (1 + MARGIN))
     selection = alt.param(
@@ -132,7 +132,7 @@ def cue_scatter(
     found_names = found_dots.mark_text(
         align="left", dx=8, dy=-8, fontSize=12, fontWeight="bold"
     ).encode(text=alt.Text("cue:N"), color=alt.value(INK))
-    placed = [_names(rows, head, across, up, names=names) for head in heads]
+    placed = [names_apart(rows, head, across, up, names=names) for head in heads]
     labels = (
         alt.Chart(pd.concat(placed))
         .transform_filter(f"datum.name == head && (datum.narrow || width >= {WIDE - 80})")
@@ -169,12 +169,12 @@ def cue_scatter(
     return finish(picture, description, height=HEIGHT)
 
 
-def _range(values: Sequence[float]) -> tuple[float, float]:
+def range_with_margin(values: Sequence[float]) -> tuple[float, float]:
     margin = MARGIN * (max(values) - min(values))
     return min(values) - margin, max(values) + margin
 
 
-def _names(
+def names_apart(
     rows: pd.DataFrame,
     head: str,
     across: tuple[float, float],

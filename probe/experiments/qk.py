@@ -436,9 +436,9 @@ def _of_head(
     # single parts; only the tables join the heads of a layer.
     chosen, reported = resampling.folds(cues, 2, seed=pairs.seed)[0]
     largest = int(scores[chosen].mean(0).argmax())
-    query_parts, key_parts, by_layer = _by_layer(labels, scores.mean(0))
+    query_parts, key_parts, by_layer = summed_by_layer(labels, scores.mean(0))
     # A write has a single part: an empty second one makes it a table with one column.
-    written_parts, _, write = _by_layer(
+    written_parts, _, write = summed_by_layer(
         [(*label, "") for label in sentences[0].written.labels],
         torch.cat([sentence.written.values for sentence in sentences]).numpy().mean(0),
     )
@@ -571,7 +571,7 @@ def _in_sentence(
     )
 
 
-def _by_layer(
+def summed_by_layer(
     labels: Sequence[tuple[str, ...]], values: Array
 ) -> tuple[tuple[str, ...], tuple[str, ...], Array]:
     """Sums over pairs of parts, with all heads of a layer as one part.

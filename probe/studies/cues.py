@@ -545,7 +545,7 @@ def _fit_sentences(model: Model, word: str, sentences: Any, slots: Slots, *, see
         fitted,
         held_out=held_out,
         at_nouns=_at_nouns(model, observation, pair, cues, slots),
-        by_embedding=_by_embedding(weights_of(model), pair.split, cues),
+        by_embedding=embedding_aurocs(weights_of(model), pair.split, cues),
     )
 
 
@@ -609,7 +609,7 @@ def _at_nouns(
     return at_nouns
 
 
-def _by_embedding(
+def embedding_aurocs(
     weights: Weights, split: CrossFit, cues: Mapping[int, Cue]
 ) -> tuple[float, float]:
     """AUROC of the cues' token embeddings, plain and whitened over the vocabulary, along the
@@ -910,13 +910,13 @@ def lost_variance(
     equal_weights = np.ones((1, len(whole)))
     weights = resampling.bootstrap_weights([clusters], seed=seed)
     both = np.concatenate([whole[:, None], fixed], axis=1)
-    draws = _lost(both, frames, np.concatenate([equal_weights, weights]))
+    draws = lost_shares(both, frames, np.concatenate([equal_weights, weights]))
     # The first weighting is the estimate, the others are the bootstrap draws.
     low, high = resampling.interval(draws[1:])
     return draws[0], low, high
 
 
-def _lost(both: Array, frames: NDArray[np.intp], weights: Array) -> Array:
+def lost_shares(both: Array, frames: NDArray[np.intp], weights: Array) -> Array:
     """1 - Var(fixed) / Var(whole) under every weighting; column 0 of `both` is `whole`.
 
     `row 1 + head, draw row -> draw head`

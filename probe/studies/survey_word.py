@@ -195,7 +195,7 @@ def choose_sentences(model: Model, sentences: Sequence[Sentence], seed: int) -> 
 
     sentences: all sentences of the word
     """
-    sampled = _sample(sentences)
+    sampled = sample_of(sentences)
     material = prepare_counted(model, sentences[0].word, sampled)
     count = Counter(material.labels)
     rows = [row for row, sense in enumerate(material.labels) if count[sense] > 1]
@@ -211,7 +211,7 @@ def choose_sentences(model: Model, sentences: Sequence[Sentence], seed: int) -> 
     return ChosenSentences(material, splits, not_sampled=len(sentences) - len(sampled))
 
 
-def _sample(sentences: Sequence[Sentence]) -> list[Sentence]:
+def sample_of(sentences: Sequence[Sentence]) -> list[Sentence]:
     """At most MOST_SENTENCES of each sense, in their order: the sentences whose pair, or text, has
     the lowest hash, so that both members of a pair are in the sample or neither."""
     by_sense: dict[str, list[int]] = {}

@@ -173,7 +173,7 @@ def saved_page(
 
     Raises the errors of `Explorer.answer`, and CrossCheckError if hooks and formulas disagree.
     """
-    sentences = _sentences(explorer, question)
+    sentences = answers_of_sentences(explorer, question)
     block = sentences[0]["block"]
     first = block["first"]
     question = replace(question, word=block["word"], follow=(first["layer"], first["head"]))
@@ -222,7 +222,7 @@ def address(question: Question, *, at: int | None = None) -> str:
     return urlencode(parts, quote_via=quote)
 
 
-def _sentences(explorer: Explorer, question: Question) -> list[Message]:
+def answers_of_sentences(explorer: Explorer, question: Question) -> list[Message]:
     """Answers to "sentence" that together hold the attention of every head. The first one follows
     the head of the question, or the head that the explorer chooses.
     """

@@ -256,7 +256,7 @@ class Explorer:
         with torch.inference_mode():
             return cache_pair(self.weights, [ids], len(ids) - 1, len(self.weights.blocks))
 
-    def _sense_axis(self, state: SessionState) -> SenseAxis:
+    def sense_axis_of(self, state: SessionState) -> SenseAxis:
         """The axis of `state.axis_kind`. Raises InputError if there is none."""
         question = state.question
         return self.axis_of(question.text, state.word.text, question.against, state.axis_kind)
@@ -264,7 +264,7 @@ class Explorer:
     def _known_axis(self, state: SessionState) -> SenseAxis | None:
         """The axis, or None if there is none. The page shows everything else without it."""
         try:
-            return self._sense_axis(state)
+            return self.sense_axis_of(state)
         except InputError:
             return None
 
@@ -303,7 +303,7 @@ class Explorer:
         state = self.state(question)
         word = state.word
         yield {"doing": "axis", "progress": 0.1}
-        sense_axis = self._sense_axis(state)
+        sense_axis = self.sense_axis_of(state)
         axis = sense_axis.axis
         text_trace = self.trace_of(question.text)
         yield {"doing": "decompose", "progress": 0.6}
@@ -407,7 +407,7 @@ class Explorer:
             run = self.run_of(state.second.tokens.text)
             donors["other"] = torch.stack([step.z[0, state.second.at] for step in run.layers]).cpu()
         if "mean" in kinds:
-            donors["mean"] = self._sense_axis(state).z.to(self.weights.dtype)
+            donors["mean"] = self.sense_axis_of(state).z.to(self.weights.dtype)
         return {kind: z.to(self.weights.device) for kind, z in donors.items()}
 
     def _swapped_run(self, state: SessionState) -> PatchedRun:

@@ -116,7 +116,7 @@ def _admit(request: Request, sent_token: str, token: str, host: str) -> None:
     has_port = ":" in address and not address.endswith("]")
     name = address.rpartition(":")[0] if has_port else address
     origin = request.headers.get("origin")
-    if not _is_own_name(name, host):
+    if not is_own_name(name, host):
         problem = f"the explorer answers to {host} only. Open the address that it printed"
     elif origin is not None and origin != f"http://{address}":
         problem = "the explorer answers its own page only. Open the address that it printed"
@@ -127,7 +127,7 @@ def _admit(request: Request, sent_token: str, token: str, host: str) -> None:
     raise Refused(403, f"Cannot answer the request: {problem}.")
 
 
-def _is_own_name(name: str, host: str) -> bool:
+def is_own_name(name: str, host: str) -> bool:
     """Whether a Host is this server's: a name can be rebound to this machine, a number cannot."""
     if name in (*LOCAL_NAMES, host):
         return True

@@ -21,16 +21,23 @@ import pandas as pd
 import pytest
 import timing
 import torch
-from kept import require_same
+from inside import (
+    TargetText,
+    attention,
+    loading,
+    parameters,
+    positions,
+    read_weights,
+    resampling,
+    swap_pairs,
+    tracing,
+)
+from inside import patched_heads as heads
 from nbclient import NotebookClient
 from packaged import need_smollm2
 
 import probe
 from probe import charts
-from probe.model import attention
-from probe.model.load import read_weights
-from probe.model.variants import TargetText
-from probe.patching.heads import swap_pairs
 
 ROOT = Path(__file__).parents[2]
 REPORTS = ROOT / "reports"
@@ -51,6 +58,10 @@ PERMUTATIONS = {
     "which_source_words_choose_rive": 1000,
     "why_it_attends": 1000,
 }
+# A stored table, recomputed, maybe on another processor.
+CLOSE = 1e-4
+NOISE = 1e-6  # float32: smaller numbers count as zero
+STEPS = 3
 LARGEST_PICTURE, MOST_ROWS = 70_000, 60  # as Pillow compresses them, the largest takes 69 kB
 
 spec = importlib.util.spec_from_file_location("gallery", REPORTS / "gallery.py")
@@ -58,10 +69,37 @@ gallery = importlib.util.module_from_spec(spec)
 spec.loader.exec_module(gallery)
 
 
+def require_same(recomputed: Path, reference: Path, *, permutations: int | None = None) -> None:
+    """Require the same columns, texts, verdicts, whole numbers and ranks, and other numbers within
+    CLOSE of their column's largest.
+
+    p values, `p` and `p_...`, may differ by STEPS / (permutations + 1): few draws nearly reach the
+    observed statistic. Raises AssertionError with the column and its rows.
+    """
+    table, expected = pd.read_csv(recomputed), pd.read_csv(reference)
+    assert list(table.columns) == list(expected.columns) and len(table) == len(expected)
+    for name in expected:
+        off = _different(table[name], expected[name], permutations)
+        assert not off.any(), (
+            f"{name} differs:\n{pd.DataFrame({'recomputed': table[name], 'reference': expected[name]})[off]}"
+        )
+
+
+def _different(recomputed: pd.Series, reference: pd.Series, permutations: int | None) -> pd.Series:
+    name, missing = str(reference.name), recomputed.isna() & reference.isna()
+    if not (recomputed.dtype == reference.dtype == np.float64) or name.split("_")[0] == "rank":
+        return (recomputed != reference) & ~missing
+    if name.split("_")[0] == "p":
+        assert permutations is not None, f"{name}: of how many permutations?"
+        allowed = STEPS / (permutations + 1) + NOISE  # tables are written with six digits
+    else:
+        allowed = CLOSE * reference.abs().max() + NOISE
+    return ~((recomputed - reference).abs() <= allowed) & ~missing
+
+
 # --- scripts --------------------------------------------------------------------------------------
 
 
-@pytest.mark.real_model
 @pytest.mark.parametrize(
     "script",
     [
@@ -103,10 +141,9 @@ def test_a_script_opens_as_a_notebook_and_uses_public_names_only(path):
 
 
 MODULES = {
-    *("probe", "probe.charts", "probe.model.attention", "probe.model.load", "probe.model.trace"),
-    *("probe.model.parameters", "probe.patching.heads", "probe.patching.positions"),
-    "probe.stats.resampling",
-}
+    module.__name__
+    for module in (probe, charts, attention, loading, tracing, parameters, heads, positions)
+} | {resampling.__name__}
 PUBLIC = {
     "probe": {*probe.__all__, "charts"},
     "charts": set(charts.__all__),

@@ -10,12 +10,9 @@ import torch
 from checkpoints import END, make_checkpoint
 from hooked_runs import edit_at, read_all
 from huggingface_hub import constants
+from inside import forward
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import GPT2Tokenizer
-
-from probe.model import forward
-
-pytestmark = pytest.mark.slow
 
 SCRIPT = Path(__file__).parents[2] / "analyses" / "ioi.py"
 SHAPE = {"n_layer": 3, "n_head": 4, "n_embd": 32, "n_positions": 512}

@@ -13,6 +13,7 @@ from typing import NamedTuple
 import pytest
 import torch
 import transformers
+from inside import EMBEDDED_FOLDER
 from safetensors.torch import load_file
 from shipping import require_complete, require_two_steps_make
 from training import grammar, training
@@ -33,9 +34,6 @@ from training.withheld import allowed, echoes, held_out, held_out_cues, lexicon_
 from transformers import AutoTokenizer
 
 from probe import lexicon
-from probe.model.find import EMBEDDED_FOLDER
-
-pytestmark = pytest.mark.real_model
 
 ATTENTION, NORM = 4 * (128 * 128 + 128), 2 * 128
 BLOCK = ATTENTION + 2 * 128 * 256 + 256 + 128 + 2 * NORM

@@ -11,8 +11,6 @@ from planted import EVEN, HINT, KINDS, Circuit, circuit_of, model_of, step
 
 import probe
 
-pytestmark = pytest.mark.slow
-
 SENTENCES = make_sentences(cues=12)
 PAIRS = 12
 

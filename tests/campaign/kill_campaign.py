@@ -19,9 +19,9 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import pandas as pd
+from inside import Sentence
 
 import probe
-from probe.text.sentences import Sentence
 
 MODEL = "tiny-senses"
 PAIRS = 3  # of sentences, per word

@@ -1,10 +1,9 @@
-"""Faults that the fast tests must notice: `make campaign`, or `python
-tests/campaign/mutations.py`.
+"""Faults that the tests must notice: `make campaign`, or `python tests/campaign/mutations.py`.
 
 Every row of FAULTS puts one fault into a copy of `probe/`: a sign, a mask, a scale, a position off
 by one, swapped labels, a missing bias, a wrong donor, a wrong fold. The script runs the tests
 of the fault's file on that copy, which should notice it first, then the tests of its package, then
-all fast tests, each until the first failure. `mutations.csv` names the test that caught each fault. The exit status is 1
+all tests of `make test` but those in a browser, each until the first failure. `mutations.csv` names the test that caught each fault. The exit status is 1
 if a fault was not caught, or if tests fail without a fault.
 """
 
@@ -12,12 +11,12 @@ import argparse
 import importlib
 import multiprocessing
 import os
-import re
 import shutil
 import signal
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import NamedTuple
@@ -28,6 +27,7 @@ import pytest
 ROOT = Path(__file__).parent.parent.parent
 COLUMNS = ("file", "breaks", "caught", "by")
 LONGEST = 1800  # seconds: a fault may also cause an endless loop
+MARKS = "not (campaign or browser)"
 TABLE = "tests/package/test_mutations.py"  # the test of the faults themselves, which fails for any of them
 LIBRARIES = (
     "torch",
@@ -41,109 +41,121 @@ LIBRARIES = (
 
 
 class Fault(NamedTuple):
-    """In `file` of `probe/` the text `old`, which occurs there once, becomes `new`; `breaks`
-    describes the fault."""
+    """The text `old`, which occurs once in `probe/`, becomes `new`; `breaks` describes the
+    fault."""
 
-    file: str
     breaks: str
     old: str
     new: str
 
+    @property
+    def file(self) -> str:
+        """The file below `probe/` that has the text. Raises ValueError unless it occurs there
+        exactly once."""
+        counts = {file: text.count(self.old) for file, text in sources().items()}
+        if sum(counts.values()) != 1:
+            raise ValueError(f"{self.old!r} occurs {sum(counts.values())} times, expected once")
+        return max(counts, key=counts.__getitem__)
 
-# A row for each: the file, what breaks, the text, and what it becomes.
+
+@cache
+def sources() -> dict[str, str]:
+    """The text of every module, by its path below `probe/`."""
+    package = ROOT / "probe"
+    return {
+        path.relative_to(package).as_posix(): path.read_text(encoding="utf-8")
+        for path in sorted(package.rglob("*.py"))
+    }
+
+
+# A row for each: what breaks, the text, and what it becomes.
 FAULTS = tuple(
     Fault(*row)
     for row in (
         # text and tokens
-        ("model/tokens.py", "the token behind the word belongs to it", "if low < end and", "if low <= end and"),
-        ("text/splits.py", "a fold is fitted on the cue words it tests", "if all(a != b for", "if any(a != b for"),
-        ("text/splits.py", "a partner of the same sense", "for row in of_sense[1] if", "for row in of_sense[0] if"),
+        ("the token behind the word belongs to it", "if low < end and", "if low <= end and"),
+        ("a fold is fitted on the cue words it tests", "if all(a != b for", "if any(a != b for"),
+        ("a partner of the same sense", "for row in of_sense[1] if", "for row in of_sense[0] if"),
         # the formulas
-        ("model/attention.py", "the mask shows one token ahead", "key_pos - query_pos + 1)", "key_pos - query_pos + 2)"),
-        ("model/attention.py", "a window one token too long", "everywhere.tril(diagonal - window)", "everywhere.tril(diagonal - window - 1)"),
-        ("model/attention.py", "scores over d_head", "/ math.sqrt(q.shape[-1])", "/ q.shape[-1]"),
-        ("model/attention.py", "shares of 1 over queries", "/ exponentials.sum(-1,", "/ exponentials.sum(-2,"),
-        ("model/attention.py", "a wrong rotary base", "(slower * base**exponents)", "(slower * (2 * base) ** exponents)"),
-        ("model/attention.py", "rotary turns backwards", "torch.cat([-second, first]", "torch.cat([second, -first]"),
-        ("model/attention.py", "later keys are taken for earlier ones", "(offsets > 0) *", "(offsets < 0) *"),
-        ("model/attention.py", "a norm without epsilon", "torch.sqrt(variance + epsilon)", "torch.sqrt(variance)"),
-        ("model/forward.py", "embeddings not scaled", ".to(dtype) * config.embed_scale", ".to(dtype)"),
-        ("model/forward.py", "positions from the first row", "config.positions.first + positions", "positions"),
-        ("model/blocks.py", "b_O left out", "block.w_o.flatten(0, 1), block.b_o)", "block.w_o.flatten(0, 1), None)"),
-        ("model/weights.py", "a matrix not transposed", "family.transposed else stored.T", "family.transposed else stored"),
-        ("model/weights.py", "queries and keys swapped", 'in zip("qkv", matrices, biases', 'in zip("kqv", matrices, biases'),
-        ("model/config.py", "an epsilon ten times as large", "return number_from(settings.get(name), name, settings.where, below=1)", "return 10 * number_from(settings.get(name), name, settings.where, below=1)"),
+        ("the mask shows one token ahead", "key_pos - query_pos + 1)", "key_pos - query_pos + 2)"),
+        ("a window one token too long", "everywhere.tril(diagonal - window)", "everywhere.tril(diagonal - window - 1)"),
+        ("scores over d_head", "/ math.sqrt(q.shape[-1])", "/ q.shape[-1]"),
+        ("shares of 1 over queries", "/ exponentials.sum(-1,", "/ exponentials.sum(-2,"),
+        ("a wrong rotary base", "(slower * base**exponents)", "(slower * (2 * base) ** exponents)"),
+        ("rotary turns backwards", "torch.cat([-second, first]", "torch.cat([second, -first]"),
+        ("later keys are taken for earlier ones", "(offsets > 0) *", "(offsets < 0) *"),
+        ("a norm without epsilon", "torch.sqrt(variance + epsilon)", "torch.sqrt(variance)"),
+        ("embeddings not scaled", ".to(dtype) * config.embed_scale", ".to(dtype)"),
+        ("positions from the first row", "config.positions.first + positions", "positions"),
+        ("b_O left out", "block.w_o.flatten(0, 1), block.b_o)", "block.w_o.flatten(0, 1), None)"),
+        ("a matrix not transposed", "family.transposed else stored.T", "family.transposed else stored"),
+        ("queries and keys swapped", 'in zip("qkv", matrices, biases', 'in zip("kqv", matrices, biases'),
+        ("an epsilon ten times as large", "return number_from(settings.get(name), name, settings.where, below=1)", "return 10 * number_from(settings.get(name), name, settings.where, below=1)"),
         # observation
-        ("model/decomposition.py", "a head's write misses its norm", "self.behind(1 + 2 * layer)", "self.behind(2 + 2 * layer)"),
-        ("model/decomposition.py", "shares of the wrong sign", "mean() - along[len(a) :]", "mean() + along[len(a) :]"),
-        ("model/decomposition.py", "a stream without its last depth", "trace.resid_post[-1:, at]", "trace.resid_pre[-1:, at]"),
+        ("a head's write misses its norm", "self.behind(1 + 2 * layer)", "self.behind(2 + 2 * layer)"),
+        ("shares of the wrong sign", "mean() - along[len(a) :]", "mean() + along[len(a) :]"),
+        ("a stream without its last depth", "trace.resid_post[-1:, at]", "trace.resid_pre[-1:, at]"),
         # the engine
-        ("model/blocks.py", "a bias left out", "rows + writer.bias", "rows + 0"),
-        ("model/variants.py", "the word's rotary position one short", "arange(start, end", "arange(start - 1, end - 1"),
-        ("model/variants.py", "variants of another parent", "return x[:, self.branch.parent] if", "return x[:, self.branch.parent - 1] if"),
-        ("model/variants.py", "the MLP reads in front of the attention", "if not self.run.weights.config.family.parallel_attn_mlp:", "if False:"),
-        ("model/model.py", "scores scaled that are not", "if not self.family.divides_scores:", "if False:"),
-        ("model/blocks.py", "the bias of another query", "bias[:, pos, None, keys]", "bias[:, pos - 1, None, keys]"),
-        ("patching/heads.py", "a wrong donor", "unchanged.roll(len(members), 0)", "unchanged.roll(1, 0)"),
-        ("patching/heads.py", "the swapped heads are the kept ones", "return ~torch.eye(count", "return torch.eye(count"),
-        ("patching/pair.py", "a change at the next position", "variants[:, :, index] =", "variants[:, :, index - 1] ="),
+        ("a bias left out", "rows + writer.bias", "rows + 0"),
+        ("the word's rotary position one short", "arange(start, end", "arange(start - 1, end - 1"),
+        ("variants of another parent", "return x[:, self.branch.parent] if", "return x[:, self.branch.parent - 1] if"),
+        ("the MLP reads in front of the attention", "if not self.run.weights.config.family.parallel_attn_mlp:", "if False:"),
+        ("scores scaled that are not", "if not self.family.divides_scores:", "if False:"),
+        ("the bias of another query", "bias[:, pos, None, keys]", "bias[:, pos - 1, None, keys]"),
+        ("a wrong donor", "unchanged.roll(len(members), 0)", "unchanged.roll(1, 0)"),
+        ("the swapped heads are the kept ones", "return ~torch.eye(count", "return torch.eye(count"),
+        ("a change at the next position", "variants[:, :, index] =", "variants[:, :, index - 1] ="),
         # effects
-        ("experiments/swaps.py", "noising of the wrong sign", "-self.a_with_b", "self.a_with_b"),
-        ("experiments/design.py", "the donor most unlike", "best = max(likeness_of", "best = min(likeness_of"),
-        ("experiments/swaps.py", "same-sense swaps of the wrong sign", "(self.same_b - self.same_a)", "(self.same_b + self.same_a)"),
-        ("experiments/swaps.py", "a stage too late", "np.asarray(stages)[None", "(np.asarray(stages) + 1)[None"),
-        ("experiments/sets.py", "the ends of an interval flipped", '"necessity_low": 1 - high_without,\n        "necessity_high": 1 - low_without', '"necessity_low": 1 - low_without,\n        "necessity_high": 1 - high_without'),
-        ("patching/sets.py", "the heads of a set counted from the end", "mask[layer, head] = True", "mask[layer, -head] = True"),
-        ("experiments/head_parts.py", "pattern and values swapped", '["pattern_only"] = _mix(donor.pattern, recipient.v)\n        parts["values_only"]', '["values_only"] = _mix(donor.pattern, recipient.v)\n        parts["pattern_only"]'),
-        ("experiments/head_parts.py", "the own cue stays", "z - removed + added", "z + added"),
-        ("patching/pair.py", "a change misses the norms", "if family.adds_plainly:", "if True:"),
-        ("patching/pair.py", "a key too few", "slice(pos + 1 if", "slice(pos if"),
-        ("patching/edges.py", "both ways of the wrong sign", "(denoise - noise) / 2", "(denoise + noise) / 2"),
-        ("patching/edges.py", "query and key swapped", 'QUERY: ("w_q", "w_k"),\n    KEY: ("w_k", "w_q")', 'QUERY: ("w_k", "w_q"),\n    KEY: ("w_q", "w_k")'),
+        ("noising of the wrong sign", "-self.a_with_b", "self.a_with_b"),
+        ("the donor most unlike", "best = max(likeness_of", "best = min(likeness_of"),
+        ("same-sense swaps of the wrong sign", "(self.same_b - self.same_a)", "(self.same_b + self.same_a)"),
+        ("a stage too late", "np.asarray(stages)[None", "(np.asarray(stages) + 1)[None"),
+        ("the ends of an interval flipped", '"necessity_low": 1 - high_without,\n        "necessity_high": 1 - low_without', '"necessity_low": 1 - low_without,\n        "necessity_high": 1 - high_without'),
+        ("the heads of a set counted from the end", "mask[layer, head] = True", "mask[layer, -head] = True"),
+        ("pattern and values swapped", '["pattern_only"] = _mix(donor.pattern, recipient.v)\n        parts["values_only"]', '["values_only"] = _mix(donor.pattern, recipient.v)\n        parts["pattern_only"]'),
+        ("the own cue stays", "z - removed + added", "z + added"),
+        ("a change misses the norms", "if family.adds_plainly:", "if True:"),
+        ("a key too few", "slice(pos + 1 if", "slice(pos if"),
+        ("both ways of the wrong sign", "asarray((denoise - noise)", "asarray((denoise + noise)"),
+        ("query and key swapped", 'QUERY: ("w_q", "w_k"),\n    KEY: ("w_k", "w_q")', 'QUERY: ("w_k", "w_q"),\n    KEY: ("w_q", "w_k")'),
         # statistics
-        ("stats/axes.py", "an axis that points backwards", "(mean_a - mean_b) / gap if gap", "(mean_b - mean_a) / gap if gap"),
-        ("stats/axes.py", "axes fitted on what they are tested on", "fitted = [np.asarray(holdout.train)", "fitted = [np.asarray(holdout.test)"),
-        ("stats/axes.py", "a depth too early", "abs(threshold))[0]) + 1", "abs(threshold))[0])"),
-        ("stats/resampling.py", "p of 0", "(1 + reached(bar, t[order]).sum(0))", "reached(bar, t[order]).sum(0)"),
-        ("stats/resampling.py", "no correction for the other heads", "flat[:, order[::-1]], axis=1)", "flat[:, order[::-1]], axis=0)"),
-        ("stats/resampling.py", "units not turned as a whole", "return member, np.vstack([np.zeros", "return rng.permutation(member), np.vstack([np.zeros"),
-        ("stats/resampling.py", "an interval of 90 %", "np.quantile(draws, ENDS, axis=0)\n    if", "np.quantile(draws, [0.05, 0.95], axis=0)\n    if"),
-        ("stats/resampling.py", "ties all to one side", "np.concatenate([a, b]), axis=0)", 'np.concatenate([a, b]), axis=0, method="max")'),
-        ("stats/resampling.py", "what is drawn counts for other rows", "size=draws)[:, member]", "size=draws)[:, member[::-1]]"),
-        ("stats/separation.py", "opposes tested the right way", 'add_family("opposes", [*measured], -null)', 'add_family("opposes", [*measured], null)'),
-        ("verdicts.py", "whoever opposes resolves", 'row["net"] <= -SMALLEST', 'row["net"] >= SMALLEST'),
+        ("an axis that points backwards", "(mean_a - mean_b) / gap if gap", "(mean_b - mean_a) / gap if gap"),
+        ("axes fitted on what they are tested on", "fitted = [np.asarray(holdout.train)", "fitted = [np.asarray(holdout.test)"),
+        ("a depth too early", "abs(threshold))[0]) + 1", "abs(threshold))[0])"),
+        ("p of 0", "(1 + reached(bar, t[order]).sum(0))", "reached(bar, t[order]).sum(0)"),
+        ("no correction for the other heads", "flat[:, order[::-1]], axis=1)", "flat[:, order[::-1]], axis=0)"),
+        ("units not turned as a whole", "return member, np.vstack([np.zeros", "return rng.permutation(member), np.vstack([np.zeros"),
+        ("an interval of 90 %", "np.quantile(draws, ENDS, axis=0)\n    if", "np.quantile(draws, [0.05, 0.95], axis=0)\n    if"),
+        ("ties all to one side", "np.concatenate([a, b]), axis=0)", 'np.concatenate([a, b]), axis=0, method="max")'),
+        ("what is drawn counts for other rows", "size=draws)[:, member]", "size=draws)[:, member[::-1]]"),
+        ("opposes tested the right way", 'add_family("opposes", [*measured], -null)', 'add_family("opposes", [*measured], null)'),
+        ("whoever opposes resolves", 'row["net"] <= -SMALLEST', 'row["net"] >= SMALLEST'),
         # tables and surveys
-        ("experiments/heads.py", "p of the swap in the column of separation", '"p_auroc": tests.separation.p,', '"p_auroc": tests.swap.p,'),
-        ("experiments/heads.py", "near and far swapped", "zip(NEAR_AND_FAR, (_is_near, _is_far), strict=True)", "zip(NEAR_AND_FAR, (_is_far, _is_near), strict=True)"),
-        ("studies/evaluation.py", "tested on what it learned", "train, test = list(holdout.train), list(holdout.test)\n        depth", "train, test = list(holdout.test), list(holdout.test)\n        depth"),
-        ("experiments/design.py", "a same-sense donor that the axis was fitted on", "if member not in fitted.get(row, ())]", "if member != row]"),
-        ("experiments/nouns.py", "heads of nouns measured along the axes of the word", "noun_axes = raw_axes(resid, part, word.axes.senses)", "noun_axes = word.axes.in_units()"),
-        ("experiments/nouns.py", "a noun in a pair that its axis was fitted on", "if pairs.a[number] in tested and pairs.b[number] in tested", "if pairs.a[number] in rows"),
-        ("experiments/beside_nouns.py", "a noun's share measured in the gap of the word", "own_gap = nouns.noun_gap.values[noun_of[with_gap]][:, at]", "own_gap = raw_gap.mean(0)[at]"),
+        ("p of the swap in the column of separation", '"p_auroc": tests.separation.p,', '"p_auroc": tests.swap.p,'),
+        ("near and far swapped", "zip(NEAR_AND_FAR, (_is_near, _is_far), strict=True)", "zip(NEAR_AND_FAR, (_is_far, _is_near), strict=True)"),
+        ("tested on what it learned", "train, test = list(holdout.train), list(holdout.test)\n        depth", "train, test = list(holdout.test), list(holdout.test)\n        depth"),
+        ("a same-sense donor that the axis was fitted on", "if member not in fitted.get(row, ())]", "if member != row]"),
+        ("heads of nouns measured along the axes of the word", "noun_axes = raw_axes(resid, part, word.axes.senses)", "noun_axes = word.axes.in_units()"),
+        ("a noun in a pair that its axis was fitted on", "if pairs.a[number] in tested and pairs.b[number] in tested", "if pairs.a[number] in rows"),
+        ("a noun's share measured in the gap of the word", "own_gap = nouns.noun_gap.values[noun_of[with_gap]][:, at]", "own_gap = raw_gap.mean(0)[at]"),
         # what was rewritten last
-        ("model/blocks.py", "the bias of the first positions", "bias[:, size - n : size, :size]", "bias[:, :n, :size]"),
-        ("model/kept_keys.py", "the keys of the first row for all", "part[index : index + 1].clone()", "part[:1].clone()"),
-        ("model/variants.py", "prefixes that only end alike are one", "number_of.setdefault((shorter, token)", "number_of.setdefault((-1, token)"),
-        ("model/check.py", "the best of all texts is certified", "return max(rows, key", "return min(rows, key"),
-        ("model/gguf.py", "keys unfolded by the number of queries", 'heads = config.n_heads if ".q_proj." in name else config.n_kv_heads', "heads = config.n_heads"),
-        ("model/load.py", "a new model is not compared with its library", "if not isinstance(source, Model):", "if isinstance(source, Model):"),
-        ("experiments/store.py", "coordinates are read as variables", 'dataset.set_coords(described["coords"])', "dataset"),
-        ("experiments/table.py", "an experiment without what it needs", "names |= _with_needs(name)", "names |= {name}"),
-        ("experiments/beside_nouns.py", "a gate that the word itself does not count in", "(1 + np.sum(of_noun >= of_word)) / (1 + len(nouns))", "np.sum(of_noun >= of_word) / len(nouns)"),
-        ("stats/resampling.py", "a nested factor counted twice", "            kept = others", "            kept = list(kept)"),
+        ("the bias of the first positions", "bias[:, size - n : size, :size]", "bias[:, :n, :size]"),
+        ("the keys of the first row for all", "part[index : index + 1].clone()", "part[:1].clone()"),
+        ("prefixes that only end alike are one", "number_of.setdefault((shorter, token)", "number_of.setdefault((-1, token)"),
+        ("the best of all texts is certified", "return max(rows, key", "return min(rows, key"),
+        ("keys unfolded by the number of queries", 'heads = config.n_heads if ".q_proj." in name else config.n_kv_heads', "heads = config.n_heads"),
+        ("a new model is not compared with its library", "if not isinstance(source, Model):", "if isinstance(source, Model):"),
+        ("coordinates are read as variables", 'dataset.set_coords(described["coords"])', "dataset"),
+        ("an experiment without what it needs", "names |= _with_needs(name)", "names |= {name}"),
+        ("a gate that the word itself does not count in", "(1 + np.sum(of_noun >= of_word)) / (1 + len(nouns))", "np.sum(of_noun >= of_word) / len(nouns)"),
+        ("a nested factor counted twice", "            kept = others", "            kept = list(kept)"),
     )
 )  # fmt: skip
 
 
 def spoiled(fault: Fault) -> str:
-    """The file with the fault in it. Raises ValueError unless the text to replace occurs there
-    exactly once."""
-    text = (ROOT / "probe" / fault.file).read_text(encoding="utf-8")
-    if text.count(fault.old) != 1:
-        raise ValueError(
-            f"{fault.file}: {fault.old!r} occurs there {text.count(fault.old)} times, expected once"
-        )
-    return text.replace(fault.old, fault.new)
+    """The file with the fault in it."""
+    return sources()[fault.file].replace(fault.old, fault.new)
 
 
 @contextmanager
@@ -174,8 +186,8 @@ class First:
 
 
 def first_failure(fault: Fault | None, tests: str) -> str:
-    """The first of the fast tests in a folder that fails with the fault; "" if all pass. Changes
-    the process."""
+    """The first of the tests in a folder that fails with the fault; "" if all pass. Changes the
+    process."""
     with copied(fault) as folder, open(os.devnull, "w") as nowhere:
         os.chdir(folder)
         sys.path.insert(0, str(folder))
@@ -189,22 +201,11 @@ def first_failure(fault: Fault | None, tests: str) -> str:
         signal.alarm(LONGEST)
         first = First()
         quiet = ["-x", "-q", "-p", "no:cacheprovider", f"--ignore={TABLE}"]
-        status = pytest.main([*quiet, "-m", fast_marks(), tests], [first])
+        status = pytest.main([*quiet, "-m", MARKS, tests], [first])
         os.chdir(ROOT)
         return first.name or (
             "" if status in (0, pytest.ExitCode.NO_TESTS_COLLECTED) else f"{tests}: {status!r}"
         )
-
-
-def fast_marks() -> str:
-    """The options of `make test-fast` that exclude tests, from the Makefile."""
-    marks = re.search(
-        r"^test-fast:.*\n.*-m \"(.+)\"",
-        (ROOT / "Makefile").read_text(encoding="utf-8"),
-        re.MULTILINE,
-    )
-    assert marks
-    return marks[1]
 
 
 def try_out(faults: Sequence[Fault | None], workers: int) -> list[str]:

@@ -35,20 +35,21 @@ from handmade import (
     make_sentences,
     without,
 )
+from inside import (
+    GATE,
+    ORDER,
+    Sentence,
+    every_head,
+    prepare,
+    split_senses,
+    untrained,
+    write_atomically,
+)
 from measured import studied, table_of
 from scipy.stats import binom, binomtest
 
 import probe
-from probe.experiments.heads import every_head
-from probe.experiments.material import prepare
-from probe.experiments.observe import split_senses
-from probe.model.load import untrained
-from probe.model.model import Model
-from probe.provenance import write_atomically
-from probe.stats.limits import GATE
-from probe.text import lexicon
-from probe.text.sentences import Sentence
-from probe.verdicts import ORDER
+from probe import Model, lexicon
 
 RUNS = 200
 MOST = {"claimed": 0.02, "resolver": 0.01}  # largest shares of the runs of a kind

@@ -24,27 +24,31 @@ from unittest.mock import patch
 
 import pandas as pd
 import torch
+from inside import (
+    NO_GATE,
+    PACKAGED,
+    WORDS,
+    ReplacedStates,
+    Sentence,
+    TargetText,
+    Weights,
+    candidates,
+    every_head,
+    measure_gates,
+    nouns,
+    passes_gate,
+    prepare,
+    rank_among_nouns,
+    replace_tokens,
+    sentences_of,
+    split_senses,
+    untrained,
+    write_atomically,
+)
 from measured import options_of, studied
 
 import probe
-from probe.errors import InputError
-from probe.experiments import nouns
-from probe.experiments.beside_nouns import NO_GATE
-from probe.experiments.candidates import candidates
-from probe.experiments.heads import every_head
-from probe.experiments.material import WORDS, prepare, sentences_of
-from probe.experiments.measure import measure_gates
-from probe.experiments.observe import split_senses
-from probe.model.find import PACKAGED
-from probe.model.load import untrained
-from probe.model.model import Model
-from probe.model.variants import TargetText
-from probe.model.weights import Weights
-from probe.patching.tokens import ReplacedStates, replace_tokens
-from probe.provenance import write_atomically
-from probe.text import lexicon
-from probe.text.sentences import Sentence
-from probe.verdicts import passes_gate, rank_among_nouns
+from probe import InputError, Model, lexicon
 
 ROOT = Path(__file__).parent.parent.parent
 TABLE = "one_meaning_nouns.csv"

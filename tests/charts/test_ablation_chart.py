@@ -3,10 +3,11 @@
 import numpy as np
 import pandas as pd
 import pytest
+from inside import EVALUATION_COLUMNS as COLUMNS
+from inside import EVALUATION_KINDS as KINDS
 
 from probe import charts
 from probe.charts.ablation import BAG, INTACT
-from probe.studies.evaluation import COLUMNS, KINDS
 
 pytestmark = pytest.mark.usefixtures("no_rows_of_a_table")
 

@@ -12,15 +12,13 @@ import numpy as np
 import pandas as pd
 import pytest
 from example_survey import make_survey
+from inside import ORDER, StudyTables, SurveyTables, TableAttribute, palette
 from seeds import mostly_campaign
 from stored_study import stored_study
 
 import probe
 from probe import InputError, charts
-from probe.charts import palette
 from probe.charts.of_study import StudyCharts
-from probe.results.tables import StudyTables, SurveyTables, TableAttribute
-from probe.verdicts import ORDER
 
 pytestmark = pytest.mark.usefixtures("no_rows_of_a_table")
 

@@ -10,12 +10,12 @@ import pandas as pd
 import pytest
 import vl_convert
 from drawing import PARTS
+from inside import repacked
 from PIL import Image
 from seeds import mostly_campaign
 from test_charts import rows_of
 
 from probe import charts
-from probe.charts.palette import repacked
 
 pytestmark = pytest.mark.usefixtures("no_rows_of_a_table")
 

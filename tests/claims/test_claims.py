@@ -6,13 +6,13 @@ tests/pages/test_facts.py tests the rules whose result a fact of a page names.
 import numpy as np
 import pandas as pd
 import pytest
+from inside import cue_claims as cues
+from inside import head_claims as heads
+from inside import names_of, rows_by_word, unmarked_pairs, worst_first
+from inside import survey_claims as survey
 from stored_study import stored_study
 
-from probe.claims import cues, heads, senses, sentences, sets, survey
-from probe.claims.heads import names_of
-from probe.pages.html import worst_first
-from probe.results.tables import rows_by_word
-from probe.text.splits import unmarked_pairs
+from probe.claims import senses, sentences, sets
 
 
 def table(**columns):

@@ -4,10 +4,8 @@ import math
 
 import pandas as pd
 import pytest
+from inside import ORDER, comparison, verdict, verdicts
 from verdict_rows import AGAINST, NEAR_ONLY, NO_MOVE, RESOLVES, SILENT, STANDS_IN
-
-from probe import verdicts
-from probe.verdicts import ORDER, comparison, verdict
 
 A_LITTLE_MORE = {"more": 0.02, "more_low": 0.01, "more_high": 0.03}
 NOT_COMPARED = {"more": math.nan, "p_more": math.nan}

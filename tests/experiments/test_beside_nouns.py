@@ -5,8 +5,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import xarray as xr
-
-from probe.experiments.beside_nouns import (
+from inside import (
+    ALIGNED,
+    Pairs,
     ambiguity_gates,
     compare_pairwise,
     compare_with_nouns,
@@ -14,8 +15,6 @@ from probe.experiments.beside_nouns import (
     holm,
     joined_parts,
 )
-from probe.experiments.design import Pairs
-from probe.text.splits import ALIGNED
 
 NOUNS = tuple(f"noun{number}" for number in range(19))
 DEPTH = 1  # the read-out depth, of two depths

@@ -10,7 +10,16 @@ import numpy as np
 import pandas as pd
 import pytest
 from handmade import WORD, make_sentences, without
-from measured import observe, of_experiments, options_of, prepare, prepare_pairs, studied
+from inside import (
+    edges_of,
+    observe,
+    of_experiments,
+    prepare,
+    prepare_pairs,
+    read_weights,
+    without_rows,
+)
+from measured import options_of, studied
 from page_text import ENVIRONMENT
 from planted import planted_model
 from seeds import mostly_campaign
@@ -18,11 +27,6 @@ from seeds import mostly_campaign
 from probe import charts
 from probe.charts.circuit import COMPONENTS, LEAST_TOTAL, NARROWEST, WIDEST
 from probe.experiments import circuit
-from probe.model.load import read_weights
-from probe.patching.edges import edges_of
-from probe.results.frames import without_rows
-
-pytestmark = pytest.mark.slow
 
 PAIRS, PERMUTATIONS = 36, 199
 SENTENCES = make_sentences(cues=12, distances=(2, 3))

@@ -18,22 +18,25 @@ from handmade import (
     random_model,
     resolver,
 )
+from inside import (
+    cross_fit,
+    frames_for,
+    ids_after,
+    prepare,
+    read_frames,
+    read_weights,
+    resampling,
+    whole_words,
+)
+from inside import cue_study as study
 from measured import studied
 from transformers import GPT2LMHeadModel
 
 import probe
-from probe.errors import InputError
+from probe import InputError, lexicon, load
 from probe.experiments import cues
 from probe.experiments.cue_sample import POSITIONS
 from probe.experiments.cues import ScanAxes, ask, without_beginnings
-from probe.experiments.material import prepare
-from probe.model.load import load, read_weights
-from probe.model.tokens import ids_after, whole_words
-from probe.stats import resampling
-from probe.studies import cues as study
-from probe.text import lexicon
-from probe.text.slots import frames_for, read_frames
-from probe.text.splits import cross_fit
 
 DEPTH = 3
 FORWARD = 1e-5  # of the largest value: batched forward and plain transformers, both in float32
@@ -353,7 +356,7 @@ def test_random_embeddings_separate_no_held_out_cues():
     }
     weights = [read_weights(random_model(seed=seed)) for seed in range(8)]
     plain, whitened = np.mean(
-        [study._by_embedding(each, split, cue_of) for each in weights], axis=0
+        [study.embedding_aurocs(each, split, cue_of) for each in weights], axis=0
     )
     assert 0.35 < plain < 0.65 and 0.35 < whitened < 0.65
 
@@ -489,7 +492,7 @@ def test_a_cue_that_is_drawn_twice_counts_twice():
     both = rng.normal(size=(12, 3))
     frames = np.arange(12) % 2
     times = rng.integers(0, 4, size=12)
-    [weighted] = study._lost(both, frames, times[None].astype(float))
+    [weighted] = study.lost_shares(both, frames, times[None].astype(float))
     squares = np.zeros(3)
     for frame in (0, 1):
         rows = np.repeat(both[frames == frame], times[frames == frame], axis=0)

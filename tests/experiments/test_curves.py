@@ -10,15 +10,11 @@ import torch
 import xarray as xr
 from handmade import ODD, random_model
 from hooked_runs import target_z
+from inside import ALIGNED, HeldOutAxes, Pairs, fit_axis, read_weights, sets
+from inside import patched_heads as patching
 
 from probe.experiments import backups
-from probe.experiments.design import Pairs
 from probe.experiments.sets import Ranked, area, run_curves, smallest_enough
-from probe.model.load import read_weights
-from probe.patching import heads as patching
-from probe.patching import sets
-from probe.stats.axes import HeldOutAxes, fit_axis
-from probe.text.splits import ALIGNED
 
 LAYERS, HEADS = ODD["n_layer"], ODD["n_head"]
 ALL = [(layer, head) for layer in range(LAYERS) for head in range(HEADS)]

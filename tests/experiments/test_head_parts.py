@@ -17,17 +17,24 @@ from handmade import (
     without,
 )
 from hooked_runs import target_z
-from measured import observe, options_of, prepare, prepare_pairs, studied
+from inside import (
+    TargetText,
+    drawn_effects,
+    effects_of,
+    head_parts,
+    observe,
+    pairs_of,
+    prepare,
+    prepare_pairs,
+    read_weights,
+    resampling,
+    swap_effect,
+)
+from measured import options_of, studied
 from seeds import mostly_campaign
 
-from probe.experiments import head_parts
 from probe.experiments.columns import dataset
-from probe.experiments.design import pairs_of
-from probe.experiments.swaps import drawn_effects, effects_of, swap_effect
-from probe.model.load import read_weights
-from probe.model.variants import TargetText
 from probe.patching.inputs import target_texts
-from probe.stats import resampling
 
 SENTENCES = make_sentences(cues=16)
 PAIRS = 64  # of sentences in which heads are swapped

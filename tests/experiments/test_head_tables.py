@@ -8,13 +8,9 @@ from itertools import combinations
 import numpy as np
 import pytest
 from handmade import WORD, corpus_of, make_sentences
-from measured import prepare, studied
+from inside import ALIGNED, Pairs, every_head, net_where, pairs_of, prepare, swap_columns, swaps
+from measured import studied
 from planted import planted_model
-
-from probe.experiments import swaps
-from probe.experiments.design import Pairs, pairs_of
-from probe.experiments.heads import every_head, net_where, swap_columns
-from probe.text.splits import ALIGNED
 
 
 @cache

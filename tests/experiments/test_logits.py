@@ -15,12 +15,11 @@ from families import (
 )
 from handmade import random_model
 from hooked_runs import bound
+from inside import decompose as logits
+from inside import first_token, read_weights
 
 import probe
 from probe import CrossCheckError, InputError, UnsupportedModel, decomposition, load
-from probe.model.load import read_weights
-from probe.patching.cross import first_token
-from probe.studies import decompose as logits
 
 TEXT = "The mole dug under the river bank after the flood"
 PAIR = (17, 30)

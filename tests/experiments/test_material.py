@@ -6,11 +6,9 @@ from dataclasses import replace
 import pytest
 from checkpoints import make_checkpoint
 from handmade import PLAIN, WORD, make_sentences, resolver_model, without
+from inside import REPEATED, LeftOut, Sentence, find_word, prepare, prepare_counted
 
 from probe import InputError, load, read_sentences
-from probe.experiments.material import REPEATED, prepare, prepare_counted
-from probe.text.sentences import LeftOut, Sentence
-from probe.text.spans import find_word
 
 LATE = "the cue comes after the word, where a causal model cannot have read it yet"
 NOTHING_BEFORE = "no text precedes the word, and this model reads left to right"

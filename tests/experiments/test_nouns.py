@@ -22,36 +22,51 @@ from handmade import (
     resolver,
     tokens_of,
 )
-from measured import measure, observe, options_of, prepare, prepare_pairs, split_senses, table_of
+from inside import (
+    ALIGNED,
+    OTHER_TOKENS,
+    PAST,
+    STUDY_DEFAULTS,
+    CrossFit,
+    Holdout,
+    TargetText,
+    WordInPlace,
+    as_corpus,
+    at_rows,
+    axes_until,
+    candidates,
+    cross_fit,
+    design,
+    gaps,
+    hold_out,
+    measure,
+    observe,
+    passes_gate,
+    prepare,
+    prepare_pairs,
+    put_in_place,
+    read_weights,
+    replace_tokens,
+    require_usable,
+    restrict,
+    run_swaps,
+    share_out,
+    split_senses,
+    squared_gap,
+    swap_heads,
+    swap_mlps,
+    target_states,
+    usable_pairs,
+)
+from inside import NO_NOUN_FITS as NO_NOUN
+from inside import nouns as nouns_in_place
+from measured import options_of, table_of
 from measured import studied as record_of
 from planted import EVEN, Circuit, model_of, planted_model
 from seeds import likely, mostly_campaign
 
 import probe
 from probe import InputError, lexicon
-from probe.experiments import design
-from probe.experiments import nouns as nouns_in_place
-from probe.experiments.candidates import NO_NOUN, OTHER_TOKENS, PAST, candidates, require_usable
-from probe.experiments.nouns import (
-    WordInPlace,
-    at_rows,
-    axes_until,
-    put_in_place,
-    share_out,
-    usable_pairs,
-)
-from probe.experiments.swaps import gaps, run_swaps
-from probe.model.load import read_weights
-from probe.model.trace import target_states
-from probe.model.variants import TargetText
-from probe.patching.heads import swap_heads
-from probe.patching.mlps import swap_mlps
-from probe.patching.tokens import replace_tokens
-from probe.stats.axes import hold_out, squared_gap
-from probe.studies.study import STUDY_DEFAULTS
-from probe.text.sentences import as_corpus
-from probe.text.splits import ALIGNED, CrossFit, Holdout, cross_fit, restrict
-from probe.verdicts import passes_gate
 
 SENTENCES = make_sentences(cues=12, frames=6, distances=(1, 2))
 GOLDEN = Path(__file__).parents[1] / "golden" / "sentences"
@@ -101,7 +116,6 @@ def compared_with_nouns(kind: str, seed: int):
     return compare_with_nouns(model_of(Circuit(HEADS[kind], ("",) * len(HEADS[kind])), seed))
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("seed", mostly_campaign(range(20)))
 @pytest.mark.parametrize("kind", HEADS)
 def test_effects_on_any_noun_are_separated_from_effects_on_the_word(kind, seed):
@@ -371,7 +385,6 @@ def test_nouns_that_cannot_replace_the_word_are_refused_before_the_work():
     )
 
 
-@pytest.mark.slow
 def test_a_few_user_nouns_are_measured_without_a_gate_and_unusable_nouns_are_listed():
     """One head has the same effect on the word as another head has on any noun: nouns have half of
     the gap, and the first head does not contribute to it."""
@@ -403,7 +416,6 @@ def as_verbs(rows):
     ]
 
 
-@pytest.mark.slow
 def test_a_word_that_is_no_noun_or_has_no_nouns_is_studied_but_not_compared(with_shipped_nouns):
     """The same heads move the word, but no verdict is better than mover."""
     compared = with_shipped_nouns
@@ -424,7 +436,6 @@ def test_a_word_that_is_no_noun_or_has_no_nouns_is_studied_but_not_compared(with
         assert set(study.heads["verdict"]) <= {"mover", "none", "separates"}
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("kind", "verdict"),
     mostly_campaign([("function_word", "resolver"), ("any_function_word", "confounded")]),
@@ -456,7 +467,6 @@ def test_a_difference_in_an_untrained_model_is_no_nuisance_if_only_the_word_take
     assert head["more"] == pytest.approx(of_word, abs=0.05)
 
 
-@pytest.mark.slow
 def test_an_encoder_separates_effects_on_any_noun_from_effects_on_the_word(tmp_path):
     """In an encoder a noun changes what every position reads, so whole texts are run."""
     sides = [
@@ -473,7 +483,6 @@ def test_an_encoder_separates_effects_on_any_noun_from_effects_on_the_word(tmp_p
     assert heads.loc[SPECIFIC, "more"] > 0.3 and heads.loc[SPECIFIC, "p_more"] < 0.05
 
 
-@pytest.mark.slow
 def test_a_model_of_one_layer_is_compared_likewise(tmp_path, monkeypatch):
     monkeypatch.setattr(handmade, "LAYERS", 1)
     heads = [resolver(0, 1, takes=EVEN, size=1.5), to_any(0, 2, 1.5)]  # half of the gap each
@@ -521,7 +530,6 @@ def test_a_text_with_the_word_in_other_tokens_is_not_compared():
     }
 
 
-@pytest.mark.slow
 def test_edges_and_mlps_are_compared_with_nouns_that_have_no_gap(with_shipped_nouns):
     """The model changes only the word, so an edge does more for it by all that it does."""
     edges = with_shipped_nouns.edges

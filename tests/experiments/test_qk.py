@@ -9,15 +9,11 @@ import pandas as pd
 import pytest
 import xarray as xr
 from handmade import WORD, make_sentences, resolver_model, without
-from measured import options_of, table_of
+from inside import measure, of_experiments, prepare, resampling, split_senses
+from measured import options_of
 
 import probe
 from probe.experiments import qk
-from probe.experiments.material import prepare
-from probe.experiments.measure import measure
-from probe.experiments.observe import split_senses
-from probe.results.frames import of_experiments
-from probe.stats import resampling
 
 SENTENCES = make_sentences(cues=16)
 
@@ -37,6 +33,12 @@ def planted():
     return model, record, attribution
 
 
+@cache
+def tables():
+    """The tables of the record."""
+    return of_experiments([planted()[1]])
+
+
 def head_of(attribution):
     return attribution.layer.item(), attribution["head"].item()
 
@@ -45,27 +47,27 @@ def largest_of(attribution):
     return attribution.largest_query.item(), attribution.largest_key.item()
 
 
-def sentences_of(record, attribution):
+def sentences_of(attribution):
     """The rows of the sentences, by cue word: both members of MOST_PAIRS pairs, all with different
     cues.
     """
     assert attribution.pairs == qk.MOST_PAIRS and len(attribution.cue) == 2 * qk.MOST_PAIRS
     assert len(np.unique(attribution.cue)) == len(attribution.cue)
     by_cue = {}
-    for row in table_of(record, "predictions")["sentence"]:
+    for row in tables()["predictions"]["sentence"]:
         by_cue.setdefault(SENTENCES[row].cue_word, []).append(row)
     return by_cue
 
 
-def one_sentence(model, attribution, record, number=3):
+def one_sentence(model, attribution, number=3):
     """A sentence with the cue and the contrast that are recorded under a number."""
     layer, head = head_of(attribution)
-    for row in sentences_of(record, attribution)[attribution.cue[number].item()]:
+    for row in sentences_of(attribution)[attribution.cue[number].item()]:
         sentence = SENTENCES[row]
         view = {
             "layer": layer,
             "head": head,
-            "at": table_of(record, "sentences")["position"][row],
+            "at": tables()["sentences"]["position"][row],
             "source": sentence.cue,
         }
         parts = probe.qk_attribution(model, sentence.text, **view, contrast="mean")
@@ -75,8 +77,8 @@ def one_sentence(model, attribution, record, number=3):
 
 
 def test_the_numbers_of_a_sentence_equal_the_numbers_of_the_public_functions():
-    model, record, attribution = planted()
-    sentence, view, parts = one_sentence(model, attribution, record)
+    model, _, attribution = planted()
+    sentence, view, parts = one_sentence(model, attribution)
     of_pair = parts.set_index(["part_query", "part_key"])["score"]
     largest = attribution.largest[3].item()
     assert of_pair[largest_of(attribution)] == pytest.approx(largest, rel=1e-4)
@@ -95,7 +97,7 @@ def test_the_mean_at_the_other_tokens_is_subtracted_for_every_top_head():
     heads = [each for each in record.measured["qk"].values() if each is not planted_head]
     assert len(heads) == 2
     for attribution in heads:
-        *_, parts = one_sentence(model, attribution, record)
+        *_, parts = one_sentence(model, attribution)
         of_pair = parts.set_index(["part_query", "part_key"])["score"]
         largest = attribution.largest[3].item()
         assert of_pair[largest_of(attribution)] == pytest.approx(largest, rel=1e-4)
@@ -112,25 +114,24 @@ def test_pairs_of_parts_sum_to_the_contrast_and_writes_sum_to_the_write_from_the
 
 
 def test_the_tables_of_the_experiment_list_its_numbers():
-    _, record, attribution = planted()
+    *_, attribution = planted()
     layer, head = head_of(attribution)
-    tables = of_experiments([record])
-    row = tables["why_it_attends"].query("layer == @layer and head == @head").iloc[0]
+    row = tables()["why_it_attends"].query("layer == @layer and head == @head").iloc[0]
     assert row["contrast"] == pytest.approx(attribution.contrast.mean().item())
     assert row["share_low"] <= row["share"] <= row["share_high"]
-    scores = tables["qk_attribution"].groupby(["layer", "head"])["score"].sum()
+    scores = tables()["qk_attribution"].groupby(["layer", "head"])["score"].sum()
     assert scores[layer, head] == pytest.approx(row["contrast"])
-    replaced = tables["qk_interventions"]
+    replaced = tables()["qk_interventions"]
     assert replaced["p"].between(1 / 1001, 1).all()
 
 
 def test_the_largest_pair_is_chosen_with_other_cue_words_than_those_that_report_its_share():
-    _, record, attribution = planted()
+    *_, attribution = planted()
     _, others = resampling.folds(attribution.cue.values, 2, seed=attribution.seed.item())[0]
     rows = np.flatnonzero(attribution.reported)
     assert rows.tolist() == others and len(others) == qk.MOST_PAIRS
     share = attribution.largest[rows].sum() / attribution.contrast[rows].sum()
-    table = of_experiments([record])["why_it_attends"].set_index(["layer", "head"])
+    table = tables()["why_it_attends"].set_index(["layer", "head"])
     assert table["share"][head_of(attribution)] == pytest.approx(share.item())
 
 
@@ -174,7 +175,7 @@ def test_the_contrast_has_its_largest_parts_and_the_remainder_and_sums_to_one():
 
 def test_all_heads_of_a_layer_are_one_part_with_their_bias():
     labels = [(part, "MLP 0") for part in ("L1H0", "attention bias 1", "L10H0", "MLP 1")]
-    queries, keys, values = qk._by_layer(labels, np.array([1.0, 2.0, 4.0, 8.0]))
+    queries, keys, values = qk.summed_by_layer(labels, np.array([1.0, 2.0, 4.0, 8.0]))
     table = pd.DataFrame(values, queries, keys)["MLP 0"].to_dict()
     assert table == {"heads 1": 3.0, "heads 10": 4.0, "MLP 1": 8.0}
 

@@ -13,6 +13,7 @@ import pytest
 import torch
 from checkpoints import change_tensors
 from handmade import ODD, corpus_of, make_random, make_sentences, random_model, resolver_model
+from inside import COLUMNS, axes, read_weights, target_states
 from safetensors.torch import load_file
 from seeds import mostly_campaign
 from stored_study import stored_study
@@ -29,12 +30,6 @@ from probe import (
 )
 from probe.charts import writes
 from probe.experiments import readings
-from probe.model.load import read_weights
-from probe.model.trace import target_states
-from probe.results.columns import COLUMNS
-from probe.stats import axes
-
-pytestmark = pytest.mark.slow
 
 LAYERS, HEADS = ODD["n_layer"], ODD["n_head"]
 TEXT = "The mole dug a tunnel under the river bank after the flood."

@@ -3,12 +3,10 @@
 import numpy as np
 import pytest
 import xarray as xr
+from inside import LeftOut, WordRecord, is_whole, read_record, write_record
 from measured import assert_same
 
-from probe.errors import InputError
-from probe.experiments.record import WordRecord
-from probe.experiments.store import is_whole, read_record, write_record
-from probe.text.sentences import LeftOut
+from probe import InputError
 
 RECORD = WordRecord(
     word="bank",

@@ -5,17 +5,21 @@ from functools import cache
 import pytest
 from embedded import embedded
 from handmade import WORD, make_sentences
-from measured import assert_same, measure, options_of, prepare, split_senses
+from inside import (
+    every_experiment,
+    measure,
+    prepare,
+    read_record,
+    split_senses,
+    untrained,
+    write_record,
+)
+from measured import assert_same, options_of
 from planted import planted_model
 
 import probe
-from probe.experiments.store import read_record, write_record
-from probe.experiments.table import every_experiment
-from probe.model.load import untrained
 
-pytestmark = pytest.mark.slow
-
-PAIRS = 8
+PAIRS = 4
 # A sentence that is left out, because its cue follows the word.
 LATE = make_sentences(frames=1, distances=(1,), cues=2, cue_after=True)[0]
 SENTENCES = [*make_sentences(cues=12), LATE]
@@ -36,7 +40,7 @@ def records():
     tiny = embedded()
     planted, _ = planted_model("backup", 0)
     return (
-        measured(tiny, prepare(tiny, "bank", probe.lexicon.expand("bank").sentences[:48])),
+        measured(tiny, prepare(tiny, "bank", probe.lexicon.expand("bank").sentences[:24])),
         measured(planted, prepare(planted, WORD, SENTENCES)),
     )
 

@@ -11,20 +11,25 @@ import torch
 from families import family_model
 from handmade import ODD, SENSES, make_sentences, random_model, tokens_of, without
 from hooked_runs import edit_at, read_all, run_with_swaps
-from measured import swap_every_head
-
-from probe.experiments import design, swaps
-from probe.experiments.design import Pairs
-from probe.experiments.heads import swap_columns
-from probe.experiments.observe import predicts
-from probe.model import forward
-from probe.model.decomposition import components
-from probe.model.load import read_weights
-from probe.model.trace import target_states
-from probe.model.variants import TargetText
-from probe.patching import heads as patching
-from probe.stats.axes import HeldOutAxes
-from probe.text.splits import ALIGNED, DRAWN, SURVEY_LEAST, cross_fit
+from inside import (
+    ALIGNED,
+    DRAWN,
+    SURVEY_LEAST,
+    HeldOutAxes,
+    Pairs,
+    TargetText,
+    components,
+    cross_fit,
+    design,
+    forward,
+    predicts,
+    read_weights,
+    swap_columns,
+    swap_every_head,
+    swaps,
+    target_states,
+)
+from inside import patched_heads as patching
 
 GRID = make_sentences(frames=3, distances=(1, 2))
 LAYERS, HEADS = ODD["n_layer"], ODD["n_head"]

@@ -44,9 +44,9 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 import torch
+from inside import main as probe_command
 
 import probe
-from probe.cli import main as probe_command
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]

@@ -11,11 +11,10 @@ import numpy as np
 import pandas as pd
 import pytest
 from example_survey import sets_of
+from inside import across, summarise
 from made_words import HEADS, LAYERS, effects_of, gap_of, made_word, net_of, unmeasured
 
-from probe.errors import InputError
-from probe.studies import across
-from probe.studies.across import summarise
+from probe import InputError
 
 DRAWS = 499
 A, B, C, AFTER = "L0H1", "L1H2", "L1H3", "L2H0"

@@ -34,15 +34,13 @@ from handmade import (
     resolver,
     write_vector,
 )
-from measured import every_head, prepare, studied, table_of
+from inside import MOVERS, Sentence, comparison_of_writes, every_head, passes_gate, prepare
+from measured import studied, table_of
 from planted import EVEN, HINT, Circuit, linear, model_of, tidy
 from safetensors.torch import load_file
 from seeds import mostly_campaign
 
 from probe import load
-from probe.claims.heads import MOVERS
-from probe.text.sentences import Sentence
-from probe.verdicts import comparison_of_writes, passes_gate
 
 SEEDS = (0, 1, 2)
 by_seed = pytest.mark.parametrize("seed", mostly_campaign(SEEDS))

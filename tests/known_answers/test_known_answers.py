@@ -29,31 +29,29 @@ from handmade import (
     make_sentences,
     resolver_model,
 )
-from measured import (
+from inside import (
+    COLUMNS,
+    has_effects,
     observe,
     of_experiments,
-    options_of,
+    positions_of_span,
     prepare,
     prepare_pairs,
+    read_record,
+    read_weights,
     split_senses,
     swap_every_head,
 )
+from inside import patched_heads as swaps
+from inside import study_run as study
+from inside import swaps as effects
+from measured import options_of
 from measured import studied as studied_word
 from seeds import mostly_campaign
 
 import probe
 from probe import tokenize, trace
-from probe.experiments import swaps as effects
-from probe.experiments.heads import has_effects
 from probe.experiments.lessons import later_words_matter
-from probe.experiments.store import read_record
-from probe.model.load import read_weights
-from probe.model.tokens import positions_of_span
-from probe.patching import heads as swaps
-from probe.results.columns import COLUMNS
-from probe.studies import study
-
-pytestmark = pytest.mark.slow
 
 SEEDS = (0, 1, 2, 3, 4, 5)
 MAX_PAIRS = 48

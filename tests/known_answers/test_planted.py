@@ -39,30 +39,27 @@ from handmade import (
     resolver_model,
     without,
 )
-from measured import (
+from inside import (
+    LEVEL,
+    Readout,
+    Sentence,
     every_head,
+    forward,
+    head_parts,
     observe,
-    options_of,
     prepare,
     prepare_pairs,
-    studied,
+    read_weights,
     swap_every_head,
-    table_of,
+    swaps,
+    with_reasons,
 )
+from measured import options_of, studied, table_of
 from planted import AXIS, KINDS, circuit_of, model_of, one_pair_only, planted_model
 from seeds import mostly_campaign
 
 import probe
 from probe import lexicon
-from probe.experiments import head_parts, swaps
-from probe.experiments.design import Readout
-from probe.model import forward
-from probe.model.load import read_weights
-from probe.pages.verdicts import with_reasons
-from probe.stats.limits import LEVEL
-from probe.text.sentences import Sentence
-
-pytestmark = pytest.mark.slow
 
 SEEDS = (0, 1, 2)
 by_seed = pytest.mark.parametrize("seed", mostly_campaign(SEEDS))

@@ -8,13 +8,10 @@ import csv
 import numpy as np
 import pytest
 from handmade import WORD, make_handmade, make_sentences
+from inside import app
 from planted import PATH_KINDS
 from seeds import campaign_except
 from typer.testing import CliRunner
-
-from probe.cli import app
-
-pytestmark = pytest.mark.slow
 
 COLUMNS = ("word", "sense", "text", "start", "end", "frame", "pair", "cue_start", "cue_end")
 

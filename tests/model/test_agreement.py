@@ -5,13 +5,12 @@ from pathlib import Path
 import pytest
 import torch
 from families import family_tokenizer, make_family, random_model
+from inside import agreement, text_ids
 from test_load import edit_config, refusal
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 import probe
-from probe.model import agreement
-from probe.model.agreement import text_ids
 
 DIFFERS = "transformers computes other numbers from its weights and config than the hooked model"
 

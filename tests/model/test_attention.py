@@ -5,10 +5,10 @@ import math
 import pytest
 import torch
 import transformers
+from inside import attention, blocks
 from torch.nn import functional
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
-from probe.model import attention, blocks
 from probe.model.config import config_from
 
 HEADS, POS, D_HEAD, D_MODEL = 3, 7, 5, 11

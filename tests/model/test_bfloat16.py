@@ -8,16 +8,22 @@ import pytest
 import torch
 import transformers
 from families import HYBRIDS, SINGLE, each_family, family_model, make_family
+from inside import (
+    EACH_ROUNDED,
+    FROM_SCORES,
+    ROUNDING,
+    STEPS,
+    THROUGH_ALL,
+    TargetText,
+    decompose,
+    read_weights,
+    swap_heads,
+    target_states,
+)
+from inside import rounded_through as through
 from test_check import FAULTS, first_failure
 
 import probe
-from probe.model.check import EACH_ROUNDED, FROM_SCORES, ROUNDING, STEPS, THROUGH_ALL
-from probe.model.check import rounded_through as through
-from probe.model.load import read_weights
-from probe.model.trace import target_states
-from probe.model.variants import TargetText
-from probe.patching.heads import swap_heads
-from probe.studies import decompose
 
 BF16 = torch.bfloat16
 TEXT = "The mole dug a tunnel under the muddy bank"

@@ -5,12 +5,9 @@ import numpy as np
 import pytest
 import torch
 from families import SINGLE, each_family, family_model
+from inside import TargetText, read_weights, swap_heads, swap_pairs, swap_sets, trace_positions
 
 import probe
-from probe.model.load import read_weights
-from probe.model.variants import TargetText
-from probe.patching.heads import swap_heads, swap_pairs, swap_sets
-from probe.patching.positions import trace_positions
 
 
 @pytest.mark.parametrize("kind", each_family(*SINGLE))

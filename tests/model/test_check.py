@@ -14,15 +14,14 @@ import torch
 from checkpoints import change_tensors, make_checkpoint
 from families import FAMILIES, HEADS, LAYERS, REPRESENTATIVES, each_family, family_model
 from handmade import random_model
+from inside import DEFAULT_TEXTS, Certificate, Row, blocks, check, hooks, variants
+from inside import attention as formulas
 from safetensors.torch import load_file
 from seeds import campaign_except
 from torch import Tensor
 from torch.nn import functional
 
 import probe
-from probe.model import attention as formulas
-from probe.model import blocks, check, hooks, variants
-from probe.model.check import DEFAULT_TEXTS, Certificate, Row
 
 TEXT = "The mole dug a tunnel under the muddy bank"
 D_MODEL = 32  # of `make_checkpoint`

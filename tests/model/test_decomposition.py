@@ -6,12 +6,10 @@ import torch
 from families import EACH_HYBRID, FAMILIES, LAYERS, SINGLE, each_family, family_model
 from handmade import tokens_of
 from hooked_runs import BOUND, ROUNDED
+from inside import axes, blocks, read_weights, target_states
 
 import probe
-from probe.model import blocks, decomposition
-from probe.model.load import read_weights
-from probe.model.trace import target_states
-from probe.stats import axes
+from probe import decomposition
 
 TEXT = "They walked by the old grey bank of the river and back again"
 PLAIN = tuple(kind for kind in SINGLE if FAMILIES[kind].adds_plainly)

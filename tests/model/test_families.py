@@ -34,14 +34,12 @@ from families import (
     near,
     of_setting,
     random_model,
-    untrained,
 )
+from inside import count_parameters, read_weights, untrained
 from seeds import campaign_except
 from transformers import AutoTokenizer
 
 import probe
-from probe.model.load import read_weights
-from probe.model.parameters import count_parameters
 
 TEXT, TARGET = "The mole dug a tunnel under the muddy bank", "A muddy apple"
 

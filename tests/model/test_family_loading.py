@@ -14,15 +14,13 @@ import pytest
 import torch
 import transformers
 from families import family_model, family_tokenizer, make_family, model_class
+from inside import FAMILIES, NOT_READ, read_weights, target_states
 from safetensors.torch import load_file, save_file
 from test_load import edit_config, refusal
 from transformers import CONFIG_MAPPING
 from transformers.models.auto.modeling_auto import MODEL_MAPPING_NAMES
 
 import probe
-from probe.model.architectures import FAMILIES, NOT_READ
-from probe.model.load import read_weights
-from probe.model.trace import target_states
 
 WEIGHTS = "model.safetensors"
 

@@ -16,15 +16,14 @@ import pytest
 import torch
 import transformers
 import typer.main
-from families import make_family, untrained
+from families import make_family
 from gguf import GGMLQuantizationType as Kind
 from gguf_files import Change, write_gguf
+from inside import FAMILIES, GGUF_FAMILIES, GGUF_KNOWN, app, untrained
 from safetensors.torch import load_file
 from test_load import refusal
 
 import probe
-from probe.cli import app
-from probe.model.architectures import FAMILIES, GGUF_FAMILIES, GGUF_KNOWN
 from probe.model.gguf import GgufFile, read_raw_config
 
 TEXTS = ["The mole dug under the river bank.", "A red apple fell."]

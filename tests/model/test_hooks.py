@@ -5,11 +5,10 @@ from collections.abc import Callable
 import pytest
 import torch
 from families import FAMILIES, LAYERS, PAIRED, REPRESENTATIVES, each_family, family_model
+from inside import hooks, target_states
 from torch import Tensor
 
 import probe
-from probe.model import hooks
-from probe.model.trace import target_states
 
 TEXT = "The mole dug under the river bank."
 STACKS = [

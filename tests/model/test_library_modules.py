@@ -8,21 +8,12 @@ from collections.abc import Callable
 import pytest
 import torch
 import transformers
-from families import (
-    EACH_HYBRID,
-    EXACT,
-    FAMILIES,
-    HYBRIDS,
-    RECURRENT,
-    family_model,
-    make_family,
-    untrained,
-)
+from families import EACH_HYBRID, EXACT, FAMILIES, HYBRIDS, RECURRENT, family_model, make_family
+from inside import Explorer, untrained
 from safetensors.torch import load_file, save_file
 from test_load import edit_config
 
 import probe
-from probe.walks.explorer import Explorer
 
 GATED = [kind for kind in HYBRIDS if FAMILIES[kind].gated_attention]
 TEXT = "A fluffy blue creature roamed the verdant forest"

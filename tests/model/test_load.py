@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 import torch
 from checkpoints import change_tensors, make_checkpoint
+from inside import loading, manifest
 from safetensors.torch import load_file, save_file
 from transformers import AutoTokenizer, GPT2LMHeadModel
 
@@ -118,9 +119,9 @@ def test_half_precision_files_are_computed_in_float32_and_their_type_is_recorded
     assert torch.equal(loaded.weights["wte.weight"], halves["transformer.wte.weight"].float())
     assert {tensor.dtype for tensor in loaded.weights.values()} == {torch.float32}
     assert loaded.bridge(torch.tensor([[1, 2]])).dtype == torch.float32
-    manifest = probe.provenance.manifest("m", loaded.origin, seed=0, command="", data_sha256="")
+    written = manifest("m", loaded.origin, seed=0, command="", data_sha256="")
     name = str(stored).removeprefix("torch.")
-    assert manifest["weights_stored_as"] == loaded.origin.stored == name
+    assert written["weights_stored_as"] == loaded.origin.stored == name
 
 
 # Refused models and their messages
@@ -379,7 +380,7 @@ def test_a_model_that_does_not_run_is_refused(copy: Path) -> None:
 
 def test_every_load_is_self_checked(model, checkpoint, monkeypatch) -> None:
     calls: list[str] = []
-    monkeypatch.setattr("probe.model.load.check_hooks", lambda model, ids: calls.append(model.name))
+    monkeypatch.setattr(loading, "check_hooks", lambda model, ids: calls.append(model.name))
     probe.load(checkpoint)
     probe.load(GPT2LMHeadModel.from_pretrained(checkpoint))
     assert calls == [model.name, model.name]

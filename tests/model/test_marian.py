@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 import torch
+from inside import target_tokens, token_id
 from transformers import MarianMTModel, MarianTokenizer
 from vocabularies import LANGUAGE, SOURCE, TARGET, make_marian
 
 import probe
-from probe.model.tokens import target_tokens, token_id
 
 SENTENCE = "The mole dug under the muddy bank."
 GERMAN = "Das alte Ufer des Flusses"

@@ -23,8 +23,8 @@ from families import (
     make_family,
     model_class,
     random_model,
-    untrained,
 )
+from inside import manifest, objects, untrained
 from seeds import mostly_campaign
 from test_load import refusal
 from torch import nn
@@ -33,7 +33,6 @@ from transformer_lens.model_bridge import TransformerBridge
 from transformers import AutoTokenizer, PreTrainedModel
 
 import probe
-from probe.model import objects
 
 NO_ADAPTERS = "PEFT is not installed; pip install peft, which no number of probe depends on"
 NO_NNSIGHT = "nnsight is not installed; pip install nnsight, which no number of probe depends on"
@@ -106,10 +105,10 @@ def test_an_object_and_a_file_of_the_same_numbers_give_the_same(tmp_path: Path) 
     assert model.config == from_file.config and model.name == "llama"
     assert all(torch.equal(model.weights[name], t) for name, t in from_file.weights.items())
     assert torch.equal(model.bridge(ids), from_file.bridge(ids))
-    manifest = probe.provenance.manifest("m", model.origin, seed=0, command="", data_sha256="")
+    written = manifest("m", model.origin, seed=0, command="", data_sha256="")
     origin = {"kind": "in memory", "location": "llama", "file": "", "revision": None}
-    assert manifest["origin"] == origin and manifest["weights_read_from"] == "LlamaForCausalLM"
-    assert manifest["weights_sha256"] == model.origin.sha256 != from_file.origin.sha256
+    assert written["origin"] == origin and written["weights_read_from"] == "LlamaForCausalLM"
+    assert written["weights_sha256"] == model.origin.sha256 != from_file.origin.sha256
 
 
 def test_half_precision_is_computed_in_the_type_that_is_asked_for() -> None:

@@ -10,9 +10,9 @@ import torch
 import transformers
 from checkpoints import SMALL_PARAMETERS, make_checkpoint
 from families import HYBRIDS, PAIRED, REPRESENTATIVES, family_model, head_sizes, make_family
+from inside import HEAD_PARTS, PUBLISHED, Sizes, count, count_parameters, sizes_of
 
 import probe
-from probe.model.parameters import HEAD_PARTS, PUBLISHED, Sizes, count, count_parameters, sizes_of
 from probe.pages.parameters import parameter_sentences
 
 # The numbers of the table in introductions (12,288 dimensions, 96 blocks of 96 heads of 128, 50,257
@@ -79,7 +79,6 @@ def test_the_pooler_of_a_bert_which_no_formula_reads_is_not_counted(tmp_path) ->
     assert count_parameters(folder).total == plain - (28 * 28 + 28)
 
 
-@pytest.mark.real_model
 def test_the_command_counts_the_parameters_of_an_embedded_model_as_torch_does(run) -> None:
     for name in [row.name for row in probe.available() if row.kind == "embedded"]:
         source = probe.load(name).bridge.original_model.config

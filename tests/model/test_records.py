@@ -12,15 +12,14 @@ import pytest
 import torch
 from families import EACH_HYBRID, HEADS, LAYERS, PAIRED, each_family, family_model
 from handmade import random_model
+from inside import logit_lens, residual_stream, target_states, trace_target
 from torch import Tensor
 from torch.nn.utils import parameters_to_vector, vector_to_parameters
 from transformers import GPT2LMHeadModel
 
 import probe
-from probe.errors import InputError, UnsupportedModel
-from probe.model.decomposition import logit_lens, residual_stream
+from probe import InputError, UnsupportedModel
 from probe.model.records import AttentionTrace, PairTrace, TargetStates
-from probe.model.trace import target_states, trace_target
 
 TEXT, TARGET = "The mole dug under the bank", "A red apple"
 
@@ -284,7 +283,6 @@ def test_a_trace_of_a_pickle_draws_the_same_and_refuses_what_needs_other_weights
     assert message.startswith("Cannot make a cache of a cross-attention trace through")
 
 
-@pytest.mark.real_model
 @pytest.mark.parametrize("name", ["tiny-senses", "tiny-translator"])
 def test_a_pickle_is_as_large_as_its_numbers_and_w_o(name: str) -> None:
     record = probe.trace(name, TEXT, *["la rive"] * (name == "tiny-translator"))

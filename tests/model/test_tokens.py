@@ -17,12 +17,7 @@ from families import family_model
 from handmade import resolver_model
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from transformers import AutoTokenizer
-
-from probe import patch
-from probe.errors import InputError
-from probe.model.load import load
-from probe.model.tokens import (
+from inside import (
     BATCH_TOKENS,
     Tokens,
     batch_by_length,
@@ -31,11 +26,11 @@ from probe.model.tokens import (
     is_one_token,
     position,
     positions_of_span,
-    prompt,
-    tokenize,
     visible_token,
 )
-from probe.model.trace import trace
+from transformers import AutoTokenizer
+
+from probe import InputError, load, patch, prompt, tokenize, trace
 
 GPT2_TOKENIZER = Path(__file__).parents[3] / "shared" / "data" / "gpt2-tokenizer"
 AWKWARD = (

@@ -19,10 +19,9 @@ from families import (
     family_model,
     near,
 )
+from inside import hooks, target_states, trace_target, traces, tracing
 
 import probe
-from probe.model import hooks
-from probe.model.trace import target_states, trace_target, traces
 
 TEXT, TARGET = "The mole dug a tunnel under the muddy bank", "A red apple fell"
 LONG = "The mole dug a tunnel under the muddy river bank, and it was cold."
@@ -137,7 +136,7 @@ def test_a_trace_of_one_position_is_the_whole_trace_there(model, monkeypatch) ->
     close, whole = close_of(model), probe.trace(model, LONG)
     assert len(whole.tokens) > 12
     for chunk, at in ((3, 0), (3, 9), (4, 9), (64, 9)):
-        monkeypatch.setattr("probe.model.trace.CHUNK", chunk)
+        monkeypatch.setattr(tracing, "CHUNK", chunk)
         single = trace_target(model, whole.tokens, at)
         n_keys = at + 1 if model.config.causal else len(whole.tokens)
         assert_near(single.states.pattern[0], whole.pattern[:, :, at, :n_keys], close)

@@ -10,14 +10,13 @@ import pytest
 import torch
 import transformers
 from families import family_tokenizer, perturb
+from inside import FAMILIES, WRAPPERS, numbers
 from safetensors.torch import load_file, save_file
 from seeds import campaign_except
 from test_load import edit_config, refusal
 
 import probe
-from probe.model.architectures import FAMILIES, WRAPPERS
 from probe.model.architectures.blocks import TINY_GROUPED, TINY_TOKENS
-from probe.model.objects import numbers
 
 TEXT = TINY_GROUPED | TINY_TOKENS
 LLAMA = TEXT | {"model_type": "llama", "head_dim": 6}

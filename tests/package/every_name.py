@@ -2,20 +2,26 @@
 is an error. It is not run."""
 
 import pandas as pd
+from inside import (
+    Certificate,
+    Cues,
+    Evaluation,
+    Survey,
+    TargetText,
+    bootstrap_t,
+    count_parameters,
+    ratio_interval,
+    read_weights,
+    sign_flip_test,
+    swap_heads,
+    swap_pairs,
+    swap_sets,
+    target_states,
+    trace_positions,
+)
 
 import probe
 from probe import Model, Study, Trace, Walk
-from probe.model.check import Certificate
-from probe.model.load import read_weights
-from probe.model.parameters import count_parameters
-from probe.model.trace import target_states
-from probe.model.variants import TargetText
-from probe.patching.heads import swap_heads, swap_pairs, swap_sets
-from probe.patching.positions import trace_positions
-from probe.stats.resampling import bootstrap_t, ratio_interval, sign_flip_test
-from probe.studies.cues import Cues
-from probe.studies.evaluation import Evaluation
-from probe.studies.survey import Survey
 
 RIVER, LOAN = "The river bank", "The mortgage bank"
 names = [packaged.name for packaged in probe.available()]

@@ -1,7 +1,6 @@
 """The command line from a user's view: exit codes, one message for every mistake, and files that
 stay unchanged."""
 
-import importlib
 import json
 import os
 import re
@@ -14,13 +13,10 @@ from types import SimpleNamespace
 import pytest
 import torch
 from checkpoints import change_tensors
+from inside import blocks, cli, manifest_of, study_run, terminal, to_be_replaced, write
 
 import probe
-from probe import cli
-from probe.errors import InputError
-from probe.model import blocks
-from probe.pages import terminal
-from probe.pages.folder import manifest_of, to_be_replaced
+from probe import InputError
 
 GOOD = {"word": "bank", "sense": "river", "text": "The river bank", "start": 10, "end": 14}
 
@@ -53,7 +49,6 @@ def test_check_prints_every_row_and_a_summary_and_the_same_rows_as_json(run, che
     assert {"layer", "quantity", "error", "tolerance", "ok"} <= set(certificate["rows"][0])
 
 
-@pytest.mark.real_model
 def test_a_check_of_formulas_that_disagree_exits_with_1_and_names_the_row(run, monkeypatch):
     monkeypatch.setattr(blocks, "softmax", lambda scores: scores.softmax(-2))
     code, out, err = run("check")
@@ -158,8 +153,7 @@ def test_user_sentences_need_a_sense_and_a_text(run, tmp_path, monkeypatch):
         "sense;text\n"
         + "".join(f"animal;A bat flew {n}.\nclub;He swung the bat {n}.\n" for n in range(8))
     )
-    study = importlib.import_module("probe.studies.study")
-    monkeypatch.setattr(study, "study_inputs", fail_with_words)
+    monkeypatch.setattr(study_run, "study_inputs", fail_with_words)
     result = run("report", "bat", "--sentences", tmp_path / "mine.csv")
     assert_one_line(result, "['bat'] [('bat', 'animal', 2), ('bat', 'club', 13)]")
     emoji = tmp_path / "emoji.csv"
@@ -189,18 +183,17 @@ def test_the_command_on_a_page_is_complete(run, tmp_path, monkeypatch, words, op
     commands = []
     result = SimpleNamespace(unfinished=())
     for module, name, replaced in (
-        ("probe.cli", "_say_cautions", lambda *_, **__: None),
-        ("probe.studies.study", "study_inputs", lambda *_, **__: SimpleNamespace(model=None)),
-        ("probe.studies.study", "plan_study", lambda _: SimpleNamespace(words=words)),
-        ("probe.studies.study", "studies", lambda *_, **__: [result]),
-        ("probe.pages.write", "write", lambda *_, command, tables: commands.append(command)),
+        (cli, "_say_cautions", lambda *_, **__: None),
+        (study_run, "study_inputs", lambda *_, **__: SimpleNamespace(model=None)),
+        (study_run, "plan_study", lambda _: SimpleNamespace(words=words)),
+        (study_run, "studies", lambda *_, **__: [result]),
+        (write, "write", lambda *_, command, tables: commands.append(command)),
     ):
-        monkeypatch.setattr(importlib.import_module(module), name, replaced)
+        monkeypatch.setattr(module, name, replaced)
     assert run("report", *words, *options)[0] == 0
     assert commands == [command]
 
 
-@pytest.mark.real_model
 def test_replacing_the_result_of_another_command_prints_that_command(run, tmp_path):
     first = ("walk", "The river bank", "--out", "out")
     first_command = (
@@ -221,7 +214,6 @@ def test_replacing_the_result_of_another_command_prints_that_command(run, tmp_pa
     assert to_be_replaced("out", "walk.html", first_command) == message.format("an earlier one")
 
 
-@pytest.mark.real_model
 @pytest.mark.parametrize("options", [("--head", "L1H2"), ("--head", "2", "--layer", "1")])
 def test_a_head_is_chosen_by_its_name_or_by_its_number_in_a_layer(run, options):
     code, out, _ = run("walk", "The river bank", *options, "--out", "out")
@@ -229,7 +221,6 @@ def test_a_head_is_chosen_by_its_name_or_by_its_number_in_a_layer(run, options):
     assert code == 0 and "--layer 1 --head 2</code>" in page
 
 
-@pytest.mark.real_model
 def test_results_of_another_kind_and_foreign_files_are_not_overwritten(run, tmp_path):
     def refused(command, reason):
         before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
@@ -299,7 +290,7 @@ def test_a_broken_model_folder_is_refused(run, copy):
 def test_help_imports_no_heavy_package():
     code = (
         "import sys; sys.argv = ['probe', '--help']\n"
-        "from probe.cli import main\n"
+        f"from {cli.__name__} import main\n"
         "try: main()\nexcept SystemExit: pass\n"
         "heavy = {'torch', 'pandas', 'altair', 'transformers', 'transformer_lens', 'numpy'} & set(sys.modules)\n"
         "sys.exit(str(heavy) if heavy else 0)"
@@ -319,7 +310,7 @@ def test_help_imports_no_heavy_package():
 def test_waiting_threads_sleep_unless_the_user_sets_a_variable(settings, spins):
     """The settings that torch's OpenMP library reports when it is loaded."""
     code = (
-        "from probe.cli import main\n"
+        f"from {cli.__name__} import main\n"
         "try: main()\nexcept SystemExit: pass\n"
         "import ctypes, importlib.util, pathlib\n"
         "folder = pathlib.Path(importlib.util.find_spec('torch').origin).parent\n"
@@ -364,7 +355,7 @@ def test_only_a_long_loading_prints_a_message(capsys, monkeypatch):
 
 
 def test_an_interrupt_exits_with_130_and_a_message(run, checkpoint, monkeypatch):
-    from probe.model import check
+    from inside import check
 
     def interrupted(*_):
         raise KeyboardInterrupt

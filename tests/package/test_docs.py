@@ -25,10 +25,10 @@ import pytest
 import torch
 import typer.main
 from browser import until
+from inside import FAMILIES, WRAPPERS, app, main
 from packaged import need_smollm2
 
-import probe.cli
-from probe.model.architectures import FAMILIES, WRAPPERS
+import probe
 
 ROOT = Path(__file__).parents[2]
 REPORTS = ROOT / "reports"
@@ -111,7 +111,7 @@ def follow(page: Path, folder: Path, monkeypatch, *, with_commands: bool) -> Non
             if command.startswith("probe ") and not ELSEWHERE.search(command):
                 monkeypatch.setattr(sys, "argv", shlex.split(command))
                 with pytest.raises(SystemExit) as stop:
-                    probe.cli.main()
+                    main()
                 assert not stop.value.code, command
 
 
@@ -124,7 +124,6 @@ def one_table():
     FAMILIES.update(rows)
 
 
-@pytest.mark.real_model
 @pytest.mark.parametrize("page", [page for page in PAGES if page.stem in QUICK], ids=QUICK)
 def test_the_code_of_a_page_runs(page, tmp_path, monkeypatch, one_table):
     follow(page, tmp_path, monkeypatch, with_commands=False)
@@ -147,7 +146,7 @@ def test_a_page_can_be_followed(page, tmp_path, monkeypatch, one_table):
 @pytest.mark.parametrize("command", sorted({line for _, line in COMMANDS if line[:6] == "probe "}))
 def test_every_command_parses(command):
     name, *arguments = shlex.split(command)[1:]
-    group = typer.main.get_command(probe.cli.app)
+    group = typer.main.get_command(app)
     assert name in group.commands, f"no such command: {command}"
     assert group.commands[name].make_context(name, arguments).command.name == name
 

@@ -7,14 +7,20 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
+from inside import (
+    bootstrap_t,
+    count_parameters,
+    ratio_interval,
+    read_weights,
+    sign_flip_test,
+    swap_heads,
+    swap_pairs,
+    swap_sets,
+    target_states,
+    trace_positions,
+)
 
 import probe
-from probe.model.load import read_weights
-from probe.model.parameters import count_parameters
-from probe.model.trace import target_states
-from probe.patching.heads import swap_heads, swap_pairs, swap_sets
-from probe.patching.positions import trace_positions
-from probe.stats.resampling import bootstrap_t, ratio_interval, sign_flip_test
 
 IN_MODULES = (
     *(read_weights, count_parameters, target_states, swap_heads, swap_pairs, swap_sets),
@@ -37,8 +43,6 @@ def public_functions() -> dict[str, Callable]:
             functions[name] = value
     return {name: value for name, value in functions.items() if not isinstance(value, type)}
 
-
-pytestmark = pytest.mark.real_model
 
 FUNCTIONS = public_functions()
 LONG_EXAMPLES = ("study", "cues")  # they measure a word in full

@@ -5,31 +5,9 @@ import ast
 from pathlib import Path
 
 import pytest
+from inside import PACKAGES, TOGETHER
 
 PROBE = Path(__file__).parents[2] / "probe"
-PACKAGES = (
-    "errors",
-    "progress",
-    "provenance",
-    "display",
-    "tidy",
-    "text",
-    "stats",
-    "model",
-    "patching",
-    "experiments",
-    "claims",
-    "verdicts",
-    "results",
-    "charts",
-    "studies",
-    "pages",
-    "walks",
-    "cli",
-    "__main__",
-)
-# The tests and verdicts of a question stand next to its measurement: one layer.
-TOGETHER = ("experiments", "claims", "verdicts")
 HEAVY = {"charts": {"torch", "transformers", "transformer_lens"}, "text": {"torch"}}
 
 

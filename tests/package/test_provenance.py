@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from inside import Origin, content_key, manifest, sha256_of_bytes, write_atomically
 
 import probe
-from probe.provenance import Origin, content_key, manifest, sha256_of_bytes, write_atomically
 
 
 def test_a_manifest_records_everything_that_determines_a_result(model) -> None:

@@ -9,16 +9,23 @@ from pathlib import Path
 
 import pytest
 import typer.main
-from example_sentences import GREEK
+from inside import cli
 from seeds import campaign_except
-
-from probe import cli
 
 PAGES = Path(__file__).parents[2] / "reports" / "docs" / "pages"
 COMMANDS = typer.main.get_command(cli.app).commands
 
 
+# Sentences with a word that no Western encoding has.
 TEXT = "η τράπεζα"
+RIVERS = ("νερό", "ψάρι", "λάσπη", "γέφυρα")
+LOANS = ("δάνειο", "τόκος", "χρήμα", "χρέος")
+GREEK = [
+    {"word": "τράπεζα", "sense": sense, "text": f"{before} {cue} και η τράπεζα"}
+    for sense, cues in (("ποτάμι", RIVERS), ("λεφτά", LOANS))
+    for cue in cues
+    for before in ("το", "ένα")
+]
 
 # A cue scan of English words, written to a folder whose name no Western encoding has.
 CUES = ("lake", "pond", "loan", "cash", "boat", "tree", "fish", "debt", "mud", "fund", "sea", "tax")

@@ -12,15 +12,12 @@ import numpy as np
 import page_text
 import pandas as pd
 import pytest
+from inside import DRAWN, LATE, ORDER, because, verdict, with_reasons
 from page_text import N
 from stored_study import stored_study
 from verdict_rows import AGAINST, NEAR_ONLY, RESOLVES, SILENT, STANDS_IN
 
-from probe.experiments.material import LATE
 from probe.experiments.senses import NOT_ASKED_FOR
-from probe.pages.verdicts import because, with_reasons
-from probe.text.splits import DRAWN
-from probe.verdicts import ORDER, verdict
 
 FRAMES = stored_study().frames
 OF_BANK = FRAMES["words"]["word"].eq("bank").to_numpy()
@@ -214,7 +211,6 @@ def cautions(frames):
     return page_text.cautions(frames, "made-up", "folder")
 
 
-SOME = FRAMES["sentences"]["word"].eq("bank").to_numpy()
 HALF = FRAMES["sentences"].index % 4 < 2
 UNMARKED = "No cue is marked in the sentences of “bank”, so "
 ONE_LATE = {"left_out": pd.DataFrame({"word": ["bank"], "where": "text", "reason": LATE})}

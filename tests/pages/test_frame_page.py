@@ -7,7 +7,7 @@ import pytest
 from embedded import embedded
 
 import probe
-from probe.errors import InputError
+from probe import InputError
 
 RIVER, LOAN = "The river bank", "The <b>mortgage</b> bank"
 

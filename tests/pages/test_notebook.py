@@ -5,10 +5,10 @@ neither a kernel nor a network.
 """
 
 import pytest
+from inside import html_of
 from stored_study import stored_study
 
 import probe
-from probe.display import html_of
 
 HEAD = '<!doctype html><meta charset="utf-8"><title>t</title>'
 

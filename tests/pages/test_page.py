@@ -16,12 +16,12 @@ from browser import (
     unfold,
     until,
 )
+from inside import decimal, measured, p_value, percent
 from page_text import facts
 from seeds import mostly_campaign
 from stored_study import stored_study
 
 import probe
-from probe.stats.numbers import decimal, measured, p_value, percent
 
 HOSTILE = (
     "<script>window.canary = 1</script>",

@@ -3,21 +3,29 @@ is read back, and what is read back is written as the same bytes."""
 
 import hashlib
 import json
+import os
 from pathlib import Path
 from zipfile import ZipFile
 
 import pandas as pd
 import pytest
+from inside import (
+    COLUMNS,
+    REPEATS,
+    TABLES,
+    about,
+    check_folder,
+    dictionary,
+    downloads,
+    html_of,
+    write_folder,
+)
 from page_text import check_charts, pasted, rows_of_table, section
 from seeds import mostly_campaign
 from stored_study import stored_study
 
 import probe
 from probe import InputError
-from probe.display import html_of
-from probe.pages.folder import check_folder, downloads, write_folder
-from probe.results.columns import COLUMNS, TABLES, about, dictionary
-from probe.text.sentences import REPEATS
 
 pytestmark = pytest.mark.slow
 
@@ -96,7 +104,6 @@ def test_the_page_has_valid_charts_no_time_no_path_and_a_result_to_copy(report_p
     assert text.endswith("seed 0, probe report")
 
 
-@pytest.mark.real_model
 @pytest.mark.parametrize("kind", mostly_campaign(RESULTS, here=4))
 def test_a_result_that_is_read_back_is_written_as_the_same_bytes(kind, tmp_path):
     result = RESULTS[kind]()
@@ -140,7 +147,7 @@ def test_a_folder_that_cannot_be_written_is_refused_before_anything_is_written(
         with pytest.raises(InputError) as caught:
             probe.write(WINDOW, out)
         assert str(caught.value) == message
-    monkeypatch.setattr("probe.pages.folder.os.access", lambda path, mode: False)
+    monkeypatch.setattr(os, "access", lambda path, mode: False)
     with pytest.raises(InputError, match="may not be written, expected a folder"):
         check_folder(tmp_path / "out")
     assert {path.name for path in tmp_path.iterdir()} == {"file", "ambiguity.html"}
@@ -162,7 +169,6 @@ def test_a_folder_without_a_whole_result_is_refused(manifest, message, tmp_path)
     assert str(raised.value) == f"Cannot read a result from {tmp_path}: {message}"
 
 
-@pytest.mark.real_model
 def test_a_damaged_walk_is_refused(tmp_path):
     probe.write(RESULTS["walk"](), tmp_path)
     record = tmp_path / "walk.record"

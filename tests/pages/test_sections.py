@@ -7,17 +7,13 @@ import re
 import numpy as np
 import pandas as pd
 import pytest
+from inside import effect_axis, measured, named, percent, place, sections, with_reasons
 from page_text import N, by_word, one_line, rows_of_table, section
 from stored_study import stored_study
 
 import probe
 from probe import charts
-from probe.claims.heads import named
-from probe.pages import sections
-from probe.pages.heads import effect_axis, place
 from probe.pages.sentences import ARCS, THICKEST, arcs
-from probe.pages.verdicts import with_reasons
-from probe.stats.numbers import measured, percent
 
 STUDY = stored_study()
 FRAMES = STUDY.frames

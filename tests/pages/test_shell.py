@@ -2,11 +2,9 @@
 
 import pandas as pd
 import pytest
+from inside import TEMPLATES, PageTables, rows_by_word
 from jinja2 import UndefinedError
 from page_text import ENVIRONMENT
-
-from probe.pages.html import TEMPLATES
-from probe.results.tables import PageTables, rows_by_word
 
 WORDS = pd.DataFrame({"word": ["bank", "mole"], "gap": [0.9, 0.8]})
 

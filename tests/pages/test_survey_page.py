@@ -12,18 +12,23 @@ import pandas as pd
 import pytest
 from browser import TOUCH, check_look, check_meanings, unfold
 from example_survey import make_survey
+from inside import (
+    axis_of_lines,
+    carried_set,
+    environment,
+    html_of,
+    names_of,
+    place,
+    texts,
+    top_over_words,
+    write_surveys,
+)
 from made_words import effects_of
 from page_text import check_charts, one_line, pasted
 from seeds import mostly_campaign
 
 import probe
-from probe.claims.heads import names_of
-from probe.claims.survey import carried_set, top_over_words
-from probe.display import html_of
-from probe.errors import InputError
-from probe.pages.heads import axis_of_lines, place
-from probe.pages.html import environment, texts
-from probe.pages.write import write_surveys
+from probe import InputError
 
 HOSTILE = '<img src=x onerror="window.canary = 1">'
 NARROW = "\u202f"

@@ -22,8 +22,6 @@ from seeds import mostly_campaign
 
 import probe
 
-pytestmark = pytest.mark.slow
-
 SEEDS = mostly_campaign((0, 1, 2))
 PERMUTATIONS = 199
 GRID = {"frames": 4, "distances": (1, 2), "cues": 20}

@@ -7,11 +7,9 @@ import pytest
 import torch
 from families import SINGLE, each_family, family_model
 from handmade import HEADS
+from inside import CHANNELS, EDGE_DTYPE, composition, edges_of, read_weights
 from planted import path_model
 from seeds import mostly_campaign
-
-from probe.model.load import read_weights
-from probe.patching.edges import CHANNELS, EDGE_DTYPE, composition, edges_of
 
 
 def scores_of(weights):

@@ -8,11 +8,10 @@ import numpy as np
 import pytest
 import torch
 from families import PAIRED, each_family, family_model
+from inside import CrossSwaps, directions, first_token, read_stacks, toward
+from inside import hooks as hooked
 
 import probe
-from probe.model import hooks as hooked
-from probe.model.weights import read_stacks
-from probe.patching.cross import CrossSwaps, directions, first_token, toward
 
 EACH = each_family(*PAIRED, also=("bart",))
 A, B = "Make a deposit at the bank", "He sat by the river near the bank"
@@ -265,7 +264,7 @@ def test_direct_logits_require_the_trace_of_a_translation_and_two_words():
 def test_a_target_that_ends_within_a_word_is_refused(monkeypatch):
     model = family_model("bart")
     whole = probe.trace(model, A, f"{TARGET} bank").target
-    monkeypatch.setattr("probe.patching.cross.target_tokens", lambda model, text: whole)
+    monkeypatch.setattr(probe.cross, "target_tokens", lambda model, text: whole)
     with pytest.raises(probe.InputError) as raised:
         first_token(model, TARGET, "bank")
     assert str(raised.value) == (

@@ -15,12 +15,11 @@ from hooked_runs import (
     every_direction,
     every_edge_between,
 )
+from inside import EDGE_DTYPE, edges
 from planted import AXIS, PATH_KINDS, flat, path_pairs
 from seeds import mostly_campaign
 
 import probe
-from probe.patching import edges
-from probe.patching.edges import EDGE_DTYPE
 
 
 @pytest.mark.parametrize("kind", [*EACH, "gpt2 in float32"])

@@ -7,14 +7,10 @@ import timing
 import torch
 from families import each_family, family_model, make_family
 from handmade import random_model, tokens_of
+from inside import TargetText, forward, read_weights, swap_heads, swap_sets, target_states
 
 import probe
-from probe.model import forward
-from probe.model.load import read_weights
-from probe.model.trace import target_states
-from probe.model.variants import TargetText
 from probe.patching.gradients import attribute_heads
-from probe.patching.heads import swap_heads, swap_sets
 
 LENGTH, AT = 7, 4
 # The norms of Llama, Gemma and Mixtral round to float32, so that no difference of a small change is

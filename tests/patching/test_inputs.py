@@ -7,13 +7,17 @@ import numpy as np
 import pytest
 import torch
 from families import family_model
+from inside import (
+    TargetText,
+    read_weights,
+    swap_heads,
+    swap_pairs,
+    swap_sets,
+    target_states,
+    trace_positions,
+)
 
 import probe
-from probe.model.load import read_weights
-from probe.model.trace import target_states
-from probe.model.variants import TargetText
-from probe.patching.heads import swap_heads, swap_pairs, swap_sets
-from probe.patching.positions import trace_positions
 
 A, B = "The muddy bank", "The rotten bank"
 

@@ -4,12 +4,10 @@ import pytest
 import torch
 from families import family_model
 from hooked_runs import random_rows
+from inside import TargetText, read_weights, tokens, variants
 
-from probe.model import kept_keys, variants
+from probe.model import kept_keys
 from probe.model.kept_keys import KeptKeys, bytes_before, keeping
-from probe.model.load import read_weights
-from probe.model.variants import TargetText
-from probe.patching import tokens
 
 NOUNS = [[7], [90]]
 

@@ -29,14 +29,25 @@ from hooked_runs import (
     run_with_swaps,
     target_z,
 )
+from inside import (
+    TargetText,
+    blocks,
+    forward,
+    hooks,
+    mlps,
+    positions,
+    read_weights,
+    swap_heads,
+    swap_pairs,
+    swap_sets,
+    target_states,
+    tokens,
+    trace_positions,
+    variants,
+)
+from inside import patched_heads as heads
 
-from probe.model import blocks, forward, hooks, variants
-from probe.model.load import read_weights
-from probe.model.trace import target_states
-from probe.model.variants import TargetText
-from probe.patching import heads, mlps, pair, positions, tokens
-from probe.patching.heads import swap_heads, swap_pairs, swap_sets
-from probe.patching.positions import trace_positions
+from probe.patching import pair
 
 ALL = [*EACH, "gpt2 in float32", *EACH_HYBRID]
 SINGLE_HEADS = ((0, 1), (1, 0), (1, 3))

@@ -7,11 +7,10 @@ import pytest
 import torch
 from families import each_family, family_model
 from handmade import random_model
+from inside import attention as formulas
+from inside import blocks, qk, read_weights
 
 import probe
-from probe.model import attention as formulas
-from probe.model import blocks, qk
-from probe.model.load import read_weights
 from probe.patching.score_parts import replace_parts
 
 TEXT = "The mole dug under the river bank after the flood"

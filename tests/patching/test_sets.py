@@ -3,8 +3,7 @@
 import numpy as np
 import pytest
 from handmade import ODD
-
-from probe.patching import sets
+from inside import sets
 
 LAYERS, HEADS = ODD["n_layer"], ODD["n_head"]
 

@@ -5,9 +5,9 @@
 
 import numpy as np
 import pytest
+from inside import resampling
 from scipy.stats import kstest, spearmanr
 
-from probe.stats import resampling
 from probe.stats.across_words import above_zero, draw_words, rank_correlation, ratio
 
 RUNS = 200

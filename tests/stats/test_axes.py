@@ -8,13 +8,19 @@ import numpy as np
 import pytest
 import torch
 from handmade import SENSES, make_sentences, random_model, tokens_of
+from inside import (
+    FOLDS,
+    CrossFit,
+    Holdout,
+    axes,
+    cross_fit,
+    read_weights,
+    resampling,
+    target_states,
+)
 from scipy.stats import norm
 
 import probe
-from probe.model.load import read_weights
-from probe.model.trace import target_states
-from probe.stats import axes, resampling
-from probe.text.splits import FOLDS, CrossFit, Holdout, cross_fit
 
 EXACT = {"rtol": 0, "atol": 1e-12}
 

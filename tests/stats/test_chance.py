@@ -18,16 +18,11 @@ import pandas as pd
 import pytest
 import torch
 from handmade import SENSES, WORD, make_crossed, without_intervals
+from inside import ORDER, cross_fit, measure_separation, resampling
 from scipy.stats import kstest
 from seeds import likely, mostly_campaign
 
 import probe
-from probe.stats import resampling
-from probe.stats.separation import measure_separation
-from probe.text.splits import cross_fit
-from probe.verdicts import ORDER
-
-pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).parents[2]
 FEW = 60

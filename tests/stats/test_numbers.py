@@ -1,8 +1,7 @@
 """Numbers as text."""
 
 import pytest
-
-from probe.stats.numbers import interval, listed, measured, ordinal, p_value, percent, scientific
+from inside import interval, listed, measured, ordinal, p_value, percent, scientific
 
 N = "\u202f"
 TEXTS = {

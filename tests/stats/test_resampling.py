@@ -10,13 +10,11 @@ import pytest
 from handmade import SENSES, make_sentences, without
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from inside import CrossFit, Holdout, cross_fit, resampling, sign_flip_test
 from seeds import likely, mostly_campaign
 from sklearn.metrics import roc_auc_score
 
 import probe
-from probe.stats import resampling
-from probe.stats.resampling import sign_flip_test
-from probe.text.splits import CrossFit, Holdout, cross_fit
 
 quick = settings(max_examples=60, deadline=None, derandomize=True)
 

@@ -9,14 +9,15 @@ import numpy as np
 import pytest
 import torch
 from handmade import SENSES, make_sentences
-
-from probe.stats.separation import (
+from inside import (
+    Holdout,
     corrected_tests,
+    cross_fit,
     measure_separation,
     own_direction_scores,
     reduced,
+    separations,
 )
-from probe.text.splits import Holdout, cross_fit
 
 SHAPE, D_HEAD = (2, 3), 4
 SENTENCES = make_sentences(frames=4, distances=(1,), cues=8)
@@ -56,7 +57,7 @@ def counted(writes, holdout):
 
 def test_every_holdout_is_scored_along_the_others_and_counts_by_its_comparisons(monkeypatch):
     # Unreduced writes, so that they can be scored by hand.
-    monkeypatch.setattr("probe.stats.separation.MANY", 0)
+    monkeypatch.setattr(separations, "MANY", 0)
     writes = random_writes(1, d=0.8)
     separation = measured(writes)
     wins, compared = zip(*(counted(writes, holdout) for holdout in SPLIT.holdouts), strict=True)

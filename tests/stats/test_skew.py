@@ -7,11 +7,10 @@ few runs the bound is that of a binomial count (`likely`).
 
 import numpy as np
 import pytest
+from inside import resampling
 from scipy.optimize import brentq
 from scipy.stats import norm
 from seeds import likely, mostly_campaign
-
-from probe.stats import resampling
 
 FEW = 100
 RUNS = mostly_campaign((FEW, 500))

@@ -22,23 +22,28 @@ from handmade import (
     without,
 )
 from hooked_runs import run_with_swaps
+from inside import (
+    CHOSEN,
+    OTHER_WORD,
+    Material,
+    Sentence,
+    compare,
+    dictionary,
+    mask_of,
+    p_value,
+    read_weights,
+    rows_without,
+    target_states,
+)
+from inside import EVALUATION_COLUMNS as COLUMNS
+from inside import EVALUATION_KINDS as KINDS
+from inside import evaluation as ablation
 from seeds import mostly_campaign
 from sklearn.metrics import f1_score
 
 import probe
-from probe.errors import InputError
-from probe.experiments.material import Material
-from probe.model.load import read_weights
-from probe.model.trace import target_states
-from probe.patching.sets import mask_of
-from probe.results.columns import dictionary
-from probe.stats.numbers import p_value
-from probe.studies import evaluation as ablation
-from probe.studies.evaluation import CHOSEN, COLUMNS, KINDS, OTHER_WORD, compare, rows_without
+from probe import InputError
 from probe.studies.heads_given import heads_of
-from probe.text.sentences import Sentence
-
-pytestmark = pytest.mark.slow
 
 
 def masks_of(heads):

@@ -11,13 +11,11 @@ import pytest
 import torch
 from families import EACH_HYBRID, PAIRED, REPRESENTATIVES, SINGLE, each_family, family_model
 from handmade import Head, make_handmade, random_model, resolver_model, write_vector
+from inside import axes, read_weights, residual_stream
 from planted import copier
 
 import probe
-from probe.errors import CrossCheckError, InputError, UnsupportedModel
-from probe.model.decomposition import residual_stream
-from probe.model.load import read_weights
-from probe.stats import axes
+from probe import CrossCheckError, InputError, UnsupportedModel
 from probe.studies import attribution
 
 TEXT = "The mole dug under the river bank after the flood"

@@ -7,15 +7,20 @@ from itertools import product
 import numpy as np
 import pytest
 from embedded import embedded
+from inside import (
+    GATE,
+    REPEATED,
+    Sentence,
+    as_corpus,
+    prepare,
+    prepare_counted,
+    prepare_tasks,
+    untrained,
+)
 from seeds import mostly_campaign
 
 import probe
-from probe.errors import InputError
-from probe.experiments.material import REPEATED, prepare, prepare_counted
-from probe.model.load import untrained
-from probe.stats.limits import GATE
-from probe.studies.evaluation import prepare_tasks
-from probe.text.sentences import Sentence, as_corpus
+from probe import InputError
 
 RIVER = ("river", "muddy", "flooded", "mossy", "rocky", "grassy")
 MONEY = ("savings", "central", "national", "private", "merchant", "mortgage")

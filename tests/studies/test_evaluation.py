@@ -13,18 +13,29 @@ import torch
 from handmade import LAYERS, corpus_of, make_sentences, resolver_model
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
+from inside import (
+    COLUMNS,
+    EVALUATION_WIDTH,
+    METHODS,
+    NO_PART,
+    NOT_LEARNED,
+    ONE_SENSE,
+    TOO_FEW,
+    Holdout,
+    Sentence,
+    coordinates,
+    macro_f1,
+    nearest_mean,
+    predict,
+    print_otherwise,
+    splits,
+)
+from inside import evaluation as accuracy
 from seeds import mostly_campaign
 from sklearn.metrics import accuracy_score, f1_score
 
 import probe
-from probe.model.tokens import tokenize
-from probe.pages.terminal import EVALUATION_WIDTH, print_otherwise
-from probe.results.columns import COLUMNS
-from probe.studies import evaluation as accuracy
-from probe.studies.evaluation import METHODS, coordinates, macro_f1, nearest_mean, predict
-from probe.text import splits
-from probe.text.sentences import Sentence
-from probe.text.splits import NO_PART, NOT_LEARNED, ONE_SENSE, TOO_FEW, Holdout
+from probe import tokenize
 
 
 def row(text, sense, word="bank", **more):

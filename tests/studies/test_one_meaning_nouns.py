@@ -6,9 +6,9 @@ from pathlib import Path
 import pandas as pd
 import pytest
 from campaign.one_meaning_nouns import MOST, NO_HEADS, TABLE, in_its_place, summary, wrong
+from inside import passes_gate
 
 import probe
-from probe.verdicts import passes_gate
 
 STORED = Path(__file__).parents[2] / "reports" / TABLE
 

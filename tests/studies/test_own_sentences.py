@@ -5,10 +5,7 @@ import re
 
 import pandas as pd
 import pytest
-
-from probe.experiments.material import LATE
-
-pytestmark = pytest.mark.real_model
+from inside import LATE
 
 NOTE = """\
 word,sense,text,cue

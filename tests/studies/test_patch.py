@@ -9,17 +9,18 @@ import torch
 from families import LAYERS, family_model, make_family
 from handmade import random_model
 from hooked_runs import bound, edit_at_each, hook_name, read_all
+from inside import (
+    TargetText,
+    read_weights,
+    sign_flip_test,
+    swap_pairs,
+    target_states,
+    trace_positions,
+)
+from inside import hooks as hooked
 
 import probe
-from probe.errors import InputError, UnsupportedModel
-from probe.model import hooks as hooked
-from probe.model.load import load, read_weights
-from probe.model.tokens import tokenize
-from probe.model.trace import target_states
-from probe.model.variants import TargetText
-from probe.patching.heads import swap_pairs
-from probe.patching.positions import trace_positions
-from probe.stats.resampling import sign_flip_test
+from probe import InputError, UnsupportedModel, load, tokenize
 from probe.studies import patch as patching
 
 A = "The mole dug under the river bank after the flood"

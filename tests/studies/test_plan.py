@@ -5,14 +5,19 @@ from dataclasses import asdict
 
 import pandas as pd
 import pytest
+from inside import (
+    TOO_FEW_NOUNS,
+    GatePreview,
+    head_effects,
+    likely,
+    plan_study,
+    preview_gates,
+    sentences_suffice,
+    study_inputs,
+    variants,
+)
 
 import probe
-from probe.experiments.beside_nouns import TOO_FEW_NOUNS
-from probe.model import variants
-from probe.pages.terminal import likely, sentences_suffice
-from probe.studies.study import GatePreview, plan_study, preview_gates, study_inputs
-
-pytestmark = pytest.mark.real_model
 
 SENTENCES = probe.lexicon.expand("bank").sentences
 
@@ -92,7 +97,6 @@ def test_unusable_nouns_are_reported_before_the_work(tiny):
     assert plan(tiny).unusable_nouns == ()
 
 
-@pytest.mark.slow
 def test_the_dry_run_counts_the_pairs_that_the_study_swaps(tiny):
     rows = [asdict(row) for row in SENTENCES[:96]]
     for number, row in enumerate(rows):
@@ -133,7 +137,6 @@ def test_the_likely_result_is_reported_with_what_to_change(changes, message):
     assert likely(GatePreview("bank", ("river", "money"), **(usual | changes))) == message
 
 
-@pytest.mark.slow
 def test_the_dry_run_has_the_gates_of_the_study_and_no_tokens_are_run_twice(tiny, monkeypatch):
     """The p values equal those of the study, with and without nouns. Swaps, nouns, MLPs and sets of
     heads share what a text has before the word."""
@@ -160,7 +163,7 @@ def test_the_dry_run_has_the_gates_of_the_study_and_no_tokens_are_run_twice(tiny
 
 
 def test_the_dry_run_says_what_is_likely_and_writes_nothing(run, tmp_path, monkeypatch):
-    monkeypatch.setattr("probe.experiments.heads.swap_every_head", pytest.fail)
+    monkeypatch.setattr(head_effects, "swap_every_head", pytest.fail)
     file = tmp_path / "rows.csv"
     pd.DataFrame(unmarked(paired=True)).to_csv(file, index=False)
     out = tmp_path / "out"

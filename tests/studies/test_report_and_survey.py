@@ -3,17 +3,13 @@
 from dataclasses import replace
 
 import pytest
+from inside import FEWEST_WORDS, SURVEY_WITH_PAGES, conclude, sections_of
+from inside import study_run as of_study
+from inside import survey_run as of_survey
 
 import probe
-from probe.errors import InputError
-from probe.pages.sections import sections_of
-from probe.stats.limits import FEWEST_WORDS
-from probe.studies import study as of_study
-from probe.studies import survey as of_survey
-from probe.studies.study import conclude
-from probe.studies.survey import SURVEY_WITH_PAGES
+from probe import InputError
 
-pytestmark = [pytest.mark.slow, pytest.mark.real_model]
 WORDS = probe.lexicon.words()[:FEWEST_WORDS]
 ROWS = {word: list(probe.lexicon.expand(word).sentences[:24]) for word in WORDS}
 # What a report on so many words measures, and a survey with pages, but less of it.

@@ -8,22 +8,25 @@ from dataclasses import replace
 
 import pytest
 import torch
+from inside import (
+    NO_ENGLISH,
+    NO_NOUN,
+    SURVEY,
+    counted,
+    not_swapped,
+    plan_survey,
+    survey_run,
+    survey_suffices,
+    words,
+    workers,
+)
 from seeds import mostly_campaign
 
 import probe
-from probe.errors import InputError
-from probe.experiments.measure import not_swapped
-from probe.pages.terminal import survey_suffices
-from probe.stats.numbers import counted
-from probe.studies import survey as survey_run
-from probe.studies import words, workers
-from probe.studies.survey import NO_ENGLISH, NO_NOUN, plan_survey
-from probe.studies.survey_word import SURVEY
-
-pytestmark = pytest.mark.slow
+from probe import InputError
 
 SHIPPED = probe.lexicon.words()
-WORDS = SHIPPED[:8]  # with each more, every survey takes longer
+WORDS = SHIPPED[:7]  # the fewest with a test of the gap
 
 
 def some_of(word, pairs=3):
@@ -277,13 +280,13 @@ def test_the_job_of_a_study_does_not_keep_its_model_in_memory(tiny):
     assert reference() is None
 
 
-def test_workers_tokenize_texts_like_the_model_of_the_survey():
+def test_workers_tokenize_texts_like_the_model_of_the_survey(tiny):
     model = probe.load("tiny-senses", prepend_bos=False, split_special_tokens=False)
     job = words.job_of(model, SURVEY, "tiny-senses")
-    words._loaded.clear()  # as in another process
+    words.keep_loaded(words.job_of(tiny, SURVEY), tiny)  # in place of the survey's own
     loaded = words.model_of(job)
     assert loaded is not model and loaded.config == model.config
-    assert job.model_key != words.job_of(probe.load("tiny-senses"), SURVEY).model_key
+    assert job.model_key != words.job_of(tiny, SURVEY).model_key
 
 
 @pytest.mark.parametrize("number", [None, 2])

@@ -6,9 +6,8 @@ from pathlib import Path
 import pandas as pd
 import psutil
 import pytest
+from inside import running
 from kill_campaign import COLUMNS, Outcome, killed, make_workspace
-
-from probe.studies.workers import running
 
 pytest.importorskip("distributed", reason="the extra probe-heads[cluster] is not installed")
 

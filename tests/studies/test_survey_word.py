@@ -21,30 +21,33 @@ from handmade import (
     resolver_model,
     write_vector,
 )
+from inside import (
+    ALONE,
+    LATE,
+    MOST_PAIRS,
+    NOT_APART,
+    ONE_SENSE,
+    REPEATED,
+    SAMPLED,
+    SURVEY,
+    count_left_out,
+    heads_in,
+    measure_sets,
+    measure_word,
+    not_swapped,
+    numbers_of,
+    read_record,
+    survey_word,
+    write_record,
+)
 from measured import assert_same
 from plain_survey import plain_word
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM
 
 import probe
-from probe.errors import InputError
+from probe import InputError
 from probe.experiments.carried_sets import CARRIED_RANDOM, CARRIED_SIZES
-from probe.experiments.material import LATE, REPEATED
-from probe.experiments.measure import count_left_out, not_swapped
-from probe.experiments.nouns import heads_in
-from probe.experiments.store import read_record, write_record
-from probe.studies import survey_word
-from probe.studies.across import numbers_of
-from probe.studies.survey_word import (
-    ALONE,
-    MOST_PAIRS,
-    NOT_APART,
-    SAMPLED,
-    SURVEY,
-    measure_sets,
-    measure_word,
-)
-from probe.text.splits import ONE_SENSE
 
 WITHOUT_NOUNS = replace(SURVEY, nouns=())
 FOUR = make_sentences(frames=1, distances=(1,), cues=2)  # two sentences per sense, as in RAW-C
@@ -181,10 +184,10 @@ def test_unusable_sentences_are_counted_with_their_reason():
 def test_many_sentences_are_sampled_by_hash_with_both_members_of_a_pair(monkeypatch):
     monkeypatch.setattr(survey_word, "MOST_SENTENCES", 10)
     model, _ = resolver_model(4)
-    sample = survey_word._sample(MANY)
+    sample = survey_word.sample_of(MANY)
     assert len(sample) == 20 and len({row.pair for row in sample}) == 10
-    assert sample == survey_word._sample(sample) and set(sample) < set(MANY)
-    assert set(survey_word._sample(MANY[::-1])) == set(sample)
+    assert sample == survey_word.sample_of(sample) and set(sample) < set(MANY)
+    assert set(survey_word.sample_of(MANY[::-1])) == set(sample)
     record = measure_word(model, MANY, WITHOUT_NOUNS)
     assert record.measured["senses"]["sentences"].sizes["row"] == 20
     assert count_left_out(record)[SAMPLED] == len(MANY) - 20

@@ -1,9 +1,9 @@
 """Cues inferred from the differences between aligned sentences."""
 
 import pytest
+from inside import infer_cues
 
 import probe
-from probe.text.cues import infer_cues
 
 
 def pair(*texts, name="1", **more):

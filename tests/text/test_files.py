@@ -14,9 +14,9 @@ import pyarrow
 import pyarrow.csv
 import pyarrow.parquet
 import pytest
+from inside import as_corpus
 
 import probe
-from probe.text.sentences import as_corpus
 
 BANK = {"word": "bank", "sense": "1", "text": "The river bank.", "start": 10, "end": 14}
 MOLE = {"word": "mole", "sense": "skin", "text": "A mole.", "start": 2, "end": 6}

@@ -12,7 +12,7 @@ from tokenizers import Tokenizer
 
 import probe
 from probe import lexicon
-from probe.text import lexicon as module
+from probe import lexicon as module
 
 DATA = Path(__file__).parents[3] / "shared" / "data"
 GPT2 = DATA / "gpt2-tokenizer" / "tokenizer.json"

@@ -4,11 +4,9 @@ that look the same are the same name, word and cue."""
 import unicodedata
 
 import pytest
+from inside import WORD, cross_fit, find_word, fold, infer_cues, letters, plain, plan, spans_of
 
 import probe
-from probe.text.cues import infer_cues
-from probe.text.spans import WORD, find_word, fold, letters, plain, spans_of
-from probe.text.splits import cross_fit, plan
 
 ACCENT = "\u0301"
 SOFT_HYPHEN, NON_JOINER, JOINER = "\u00ad", "\u200c", "\u200d"

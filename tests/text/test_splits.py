@@ -10,10 +10,9 @@ import pytest
 from handmade import SENSES, make_crossed, make_sentences, without
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from inside import ALIGNED, CROSSED, DRAWN, ELSEWHERE, UNPAIRED, splits
 
 import probe
-from probe.text import splits
-from probe.text.splits import ALIGNED, CROSSED, DRAWN, ELSEWHERE, UNPAIRED
 
 quick = settings(max_examples=30, deadline=None, derandomize=True)
 GRID = make_sentences(frames=6, distances=(1, 2))

@@ -12,9 +12,7 @@ from seeds import mostly_campaign
 
 uvicorn = pytest.importorskip("uvicorn", reason="uvicorn is not installed: probe-heads[explore]")
 
-from probe.walks import server
-
-pytestmark = pytest.mark.real_model
+from inside import server
 
 TOKEN = "secret"
 PATIENCE = 60_000

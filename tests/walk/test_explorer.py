@@ -8,24 +8,29 @@ import torch
 from embedded import embedded
 from families import family_model
 from hooked_runs import edit_at, read_all
+from inside import (
+    COMPONENTS,
+    EMBEDDED,
+    KINDS,
+    MAX_TOKENS,
+    WHAT,
+    Explorer,
+    TargetText,
+    choose,
+    forward,
+    frames_for,
+    hooks,
+    messages,
+    parse,
+    read_weights,
+    swap_heads,
+    target_states,
+    trace_positions,
+)
+from inside import walk_axes as axes
 
 import probe
-from probe.errors import InputError, UnsupportedModel
-from probe.model import forward, hooks
-from probe.model.find import EMBEDDED
-from probe.model.load import read_weights
-from probe.model.tokens import tokenize
-from probe.model.trace import target_states
-from probe.model.variants import TargetText
-from probe.patching.heads import swap_heads
-from probe.patching.positions import COMPONENTS, trace_positions
-from probe.text.slots import frames_for
-from probe.walks import axes, choose
-from probe.walks.explore import messages
-from probe.walks.explorer import MAX_TOKENS, Explorer
-from probe.walks.questions import KINDS, WHAT, parse
-
-pytestmark = pytest.mark.real_model
+from probe import InputError, UnsupportedModel, tokenize
 
 THIS, THAT = "They saw the river from the bank.", "They saw the money from the bank."
 LONGER = "They all saw the money from the bank."
@@ -79,7 +84,7 @@ def test_a_different_spelling_of_the_word_is_a_caution(explorer):
 
 
 def axis_of(explorer, axis="sentences"):
-    return explorer._sense_axis(
+    return explorer.sense_axis_of(
         explorer.state(parse({"what": "along", "text": THIS, "other": THAT, "axis": axis}))
     )
 

@@ -6,15 +6,10 @@ import re
 import sys
 
 import pytest
+from inside import Explorer, ExplorerPage, HeadSwap, Question, explore, scene
 
 import probe
-from probe.errors import InputError
-from probe.walks import explore, scene
-from probe.walks.explore import ExplorerPage
-from probe.walks.explorer import Explorer
-from probe.walks.questions import HeadSwap, Question
-
-pytestmark = pytest.mark.real_model
+from probe import InputError
 
 THIS, THAT = "They saw the river from the bank", "They took all of the money from the bank"
 NEAR = "They saw the money from the bank"
@@ -66,7 +61,7 @@ def test_every_swap_of_one_head_is_stored_as_the_explorer_answers_it(page_path, 
 
 def test_every_head_can_be_followed_if_an_answer_contains_one_layer_at_a_time(tiny, monkeypatch):
     monkeypatch.setattr(scene, "MAX_CELLS", 1)
-    answers = explore._sentences(Explorer(tiny), Question("save", THIS, THAT))
+    answers = explore.answers_of_sentences(Explorer(tiny), Question("save", THIS, THAT))
     layers = [layer for answer in answers for layer, _ in answer["block"]["heads"]]
     assert sorted(layers) == [layer for layer in range(4) for _ in range(4)]
 

@@ -13,10 +13,9 @@ testclient = pytest.importorskip(
     "starlette.testclient", reason="starlette is not installed: probe-heads[explore]"
 )
 
-from probe.errors import InputError
-from probe.walks import server
+from inside import server
 
-pytestmark = pytest.mark.real_model
+from probe import InputError
 
 TOKEN = "secret"
 HOST = "http://127.0.0.1:8000"
@@ -114,7 +113,7 @@ def test_its_page_and_the_names_of_this_machine_are_accepted(client):
     ],
 )
 def test_a_public_server_accepts_ip_addresses_and_its_name(name, host, ours):
-    assert server._is_own_name(name, host) is ours
+    assert server.is_own_name(name, host) is ours
 
 
 @pytest.mark.parametrize(

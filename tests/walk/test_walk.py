@@ -5,22 +5,18 @@ head; refusals.
 import base64
 import json
 import re
-import subprocess
-import sys
 
 import numpy as np
 import pandas as pd
 import pytest
 import torch
 from families import family_model
+from inside import DESCRIBED, attention, choose, formula, scene
 from markupsafe import escape
 from page_text import check_charts
 
 import probe
-from probe.model import attention
-from probe.walks import choose, numbers, scene
-from probe.walks.frames import DESCRIBED
-from probe.walks.page import formula
+from probe.walks import numbers
 
 TEXT = "The mole dug a tunnel under the river bank after the flood."
 
@@ -195,15 +191,6 @@ def test_every_column_is_described_and_every_description_has_a_column(model):
             key = re.sub(r"\d+$", "#", column)
             used.add(f"{name}.{key}" if f"{name}.{key}" in DESCRIBED else key)
     assert used == set(DESCRIBED)
-
-
-def test_a_study_loads_nothing_of_the_walk():
-    code = (
-        "import sys, probe; probe.study, probe.write, probe.read, probe.charts.head_map; "
-        "print([name for name in sys.modules if name.startswith('probe.walks')])"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout == "[]\n"
 
 
 def test_formulas_are_the_functions_without_their_docstrings():

@@ -9,15 +9,12 @@ import numpy as np
 import pytest
 import torch
 from families import PAIRED, SINGLE, each_family, family_model, make_family
+from inside import FAMILIES, attention, read_stacks, render, scene
+from inside import WALK_TABLES as TABLES
 from test_walk import unpacked
 
 import probe
-from probe.model import attention
-from probe.model.architectures import FAMILIES
-from probe.model.weights import read_stacks
-from probe.walks import block, scene
-from probe.walks.frames import TABLES
-from probe.walks.page import render
+from probe.walks import block
 
 SOURCE, TARGET, WORD = "He sat by the river near the bank", "a fluffy river roamed", "river"
 # Families whose tiny models have windows of five tokens.

@@ -16,10 +16,10 @@ from browser import (
     until,
 )
 from families import family_model
+from inside import scene
 from seeds import mostly_campaign
 
 import probe
-from probe.walks import scene
 
 TEXT = "The mole dug a tunnel under the river bank after the flood."
 LONG = (

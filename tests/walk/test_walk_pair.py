@@ -12,14 +12,11 @@ import pytest
 import torch
 from browser import cells, dots, number, settled, unfold
 from families import family_model
+from inside import blocks, certify_pair, decimal, first_token, percent
 from test_walk import unpacked
 from test_walk_families import close
 
 import probe
-from probe.model import blocks
-from probe.model.check import certify_pair
-from probe.patching.cross import first_token
-from probe.stats.numbers import decimal, percent
 from probe.walks.charts import ACROSS, pictures
 
 SOURCE, TARGET, WORD = "He sat by the river near the bank", "a fluffy river roamed", "river"

@@ -12,21 +12,25 @@ import torch
 from browser import settled, unfold
 from embedded import embedded
 from hooked_runs import edit_at, read_all
+from inside import (
+    AttentionView,
+    TargetText,
+    choose,
+    fit_axis,
+    observe,
+    percent,
+    prepare,
+    read_weights,
+    render,
+    sentences_of,
+    target_states,
+    trace_positions,
+)
+from inside import walk_axes as axes
 from test_walk import unpacked
 from test_walk_families import MANIFEST
 
 import probe
-from probe.experiments.material import prepare, sentences_of
-from probe.experiments.observe import observe
-from probe.model.load import read_weights
-from probe.model.trace import target_states
-from probe.model.variants import TargetText
-from probe.patching.positions import trace_positions
-from probe.stats.axes import fit_axis
-from probe.stats.numbers import percent
-from probe.walks import axes, choose
-from probe.walks.page import render
-from probe.walks.scene import AttentionView
 from probe.walks.sentences import distance
 
 RIVER, MONEY = (
@@ -46,7 +50,6 @@ def view_at(model, text, word=None):
     )
 
 
-@pytest.mark.real_model
 def test_the_head_is_the_one_that_moves_the_word_furthest_towards_its_sense(tiny):
     text = "The river bank was muddy"
     view, here = view_at(tiny, text)
@@ -152,7 +155,6 @@ def test_a_caution_at_the_top_says_that_the_sense_cannot_be_known_yet(model, tex
         assert f'caution">{sentence}<' in render(walked, MANIFEST).partition("</header>")[0]
 
 
-@pytest.mark.real_model
 def test_a_model_that_reads_both_ways_is_not_cautioned():
     both = embedded("tiny-senses-bidirectional")
     walked = probe.walk(both, "Apple unveiled a new smartphone", at="Apple")

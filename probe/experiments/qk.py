@@ -155,11 +155,18 @@ def agreement(head: "xr.Dataset") -> float:
     attributed, lost = head.attributed.values[:, both_sides], head.lost.values[:, both_sides]
     # A rank correlation is undefined if one of its sides does not vary.
     ranks = [
-        spearmanr(predicted, computed).statistic
+        spearmanr(_with_ties(predicted), _with_ties(computed)).statistic
         for predicted, computed in zip(attributed, lost, strict=True)
         if np.ptp(predicted) > 0 and np.ptp(computed) > 0
     ]
     return float(np.mean(ranks)) if ranks else float("nan")
+
+
+def _with_ties(values: Array) -> Array:
+    """The values in steps of the margin for ties. Of parts that lose nothing, the last digit of a
+    sum would decide the order.
+    """
+    return np.round(values / (resampling.TIE * np.abs(values).max()))
 
 
 def p_of_losses(head: "xr.Dataset") -> Array:

@@ -7,6 +7,7 @@ from functools import cache
 import numpy as np
 import pandas as pd
 import pytest
+import xarray as xr
 from handmade import WORD, make_sentences, resolver_model, without
 from inside import measure, of_experiments, prepare, resampling, split_senses
 from measured import options_of
@@ -177,3 +178,16 @@ def test_all_heads_of_a_layer_are_one_part_with_their_bias():
     queries, keys, values = qk.summed_by_layer(labels, np.array([1.0, 2.0, 4.0, 8.0]))
     table = pd.DataFrame(values, queries, keys)["MLP 0"].to_dict()
     assert table == {"heads 1": 3.0, "heads 10": 4.0, "MLP 1": 8.0}
+
+
+def test_the_last_digit_of_parts_that_lose_nothing_does_not_change_the_agreement():
+    lost = np.array([[0.5, 0.25, 0.0, 0.0], [0.1, 0.3, 0.0, 0.0]])
+
+    def agreement(last_digits):
+        columns = {"attributed": lost + [0, 0.1, 0.2, 0.3], "lost": lost + last_digits}
+        data = {name: (("sentence", "part"), values) for name, values in columns.items()}
+        sides = ("part", ["query", "key", "query", "key"])
+        return qk.agreement(xr.Dataset(data | {"side": sides}))
+
+    assert agreement([0, 0, 1e-17, 0]) == agreement([0, 0, 0, 1e-17]) == agreement([0, 0, 0, 0])
+    assert agreement([0, 0, 0, 0.3]) != agreement([0, 0, 0, 0])

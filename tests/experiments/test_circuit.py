@@ -38,7 +38,10 @@ def section(frames):
     """The text of the page's section "From the cue to the word", for a study of one word."""
     template = ENVIRONMENT.get_template("circuit.html.j2")
     shown = template.render(
-        frames=frames, title=circuit.TITLE, fold=lambda id, title, caller: caller()
+        frames=frames,
+        title=circuit.TITLE,
+        fold=lambda id, title, caller: caller(),
+        table_file=str,
     )
     return re.sub(r'<script type="application/json".*?</script>', "", shown)
 
@@ -97,12 +100,12 @@ def test_two_planted_edges_are_found_with_their_heads_and_no_others(seed):
 def test_the_page_names_the_ends_of_both_edges_and_lists_how_well_weights_compose():
     _, frames, heads = traced()
     shown = section(frames)
-    ends = re.findall(r'<th scope="row">(.*?)</th><td>(.*?)</td><td>(.*?)</td>', shown)[:2]
+    ends = re.findall(r'<th scope="row">(.*?)</th><td.*?>(.*?)</td><td.*?>(.*?)</td>', shown)[:2]
     mover, reader = ("L{}H{}".format(*head) for head in heads)
     to_mover = ("embedding at cue", f"{mover} at cue + 1", "value")
     to_reader = (f"{mover} at cue + 1", f"{reader} at “{WORD}”", "value")
     assert sorted(ends) == sorted([to_mover, to_reader])
-    cells = re.findall(r'<td class="n">([^<]*)</td></tr>', shown)
+    cells = re.findall(r'<td class="n".*?>([^<]*)</td></tr>', shown)
     assert len({*cells} - {""}) > 1
     small = frames["edges"].head(1).assign(sender_pos="cue - 1", receiver_pos="word", total=0.001)
     shown = section(frames | {"edges": small})  # too small to be drawn

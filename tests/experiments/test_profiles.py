@@ -463,7 +463,8 @@ def test_the_sentences_of_a_card_name_kinds_and_the_share_of_the_cue(tmp_path):
         f"{percent(layer['cue_share'].median())}. "
         f"Of all {len(every)} heads, {(every > row['cue_share']).sum()} give it more."
     ) in card
-    assert f"{percent(0.07)} ({percent(0.04)})" in card
+    first = study.directions.query("word == 'bank' and layer == 3 and head == 2").iloc[0]
+    assert f"{percent(first['share'])} ({percent(first['share_random'])})" in card
     assert "in brackets, that of a random matrix" in card
     assert f"first token  {percent(row['first'])} ({percent(layer['first'].median())})" in card
 

@@ -199,20 +199,23 @@ def test_the_findings_of_the_readme_come_from_the_stored_tables():
         f"L4H1, L4H2 and L5H1 (layer 4, head 1, ...), by {first:.0f}, {second:.0f} and {third:.0f} %",
         f"MLP 5: {mlps[5]:.0f} %.",
         f"these three keep {percent(trio, 'faithfulness')} of the gap",
-        f"Of {len(random)} random trios from the same layers, some with two of these heads,",
-        f"the best keeps {random.max():.0f} %,",
-        f"the mean is {random.mean():.0f} %.",
-        f"*bank* moves farther than all {nouns} unambiguous nouns",
-        f"{percent(heads.loc[4, 1], 'more').replace(' %', ' points')} farther than them",
+        f"Random trios keep {random.mean():.0f} % on average,",
+        f"the best of {len(random)} {random.max():.0f} %.",
+        f"*Bank* moves farther than all {nouns} unambiguous nouns",
+        f"{percent(heads.loc[4, 1], 'more').replace(' %', ' points')} farther.",
         f"include {percent(found.loc['attention'], 'recall')} of those",
         f"finds {percent(found.loc['attribution'], 'recall')}.",
     ):
         assert finding in text
+    seeds = pd.read_csv(REPORTS / "is_it_the_seed.csv")
+    assert (
+        len(seeds) == 3 * 5 and seeds["resolvers"].min() > 0 and "all five have such heads" in text
+    )
     assert mlps[5] > 100 * heads["net"].max() and set(trio["added"].split()) == {"L5H1"}
 
 
 @pytest.mark.campaign
-def test_the_next_word_of_the_readme_rises_as_quoted():
+def test_the_next_word_of_the_lesson_rises_as_quoted():
     need_smollm2()
     model = probe.load("smollm2")
     river, savings = (f"They said the {cue} bank had been" for cue in ("river", "savings"))
@@ -222,8 +225,8 @@ def test_the_next_word_of_the_readme_rises_as_quoted():
     with torch.inference_mode():
         runs = model.bridge(ids), model.bridge.run_with_hooks(ids, fwd_hooks=swap)
     before, after = (100 * float(run[0, -1].softmax(-1)[robbed]) for run in runs)
-    text = " ".join(README.read_text(encoding="utf-8").split())
-    assert f"*robbed* rises from {before:.1f} to {after:.0f} %" in text
+    text = " ".join((DOCS / "pages" / "lesson.md").read_text(encoding="utf-8").split())
+    assert f"*robbed*, from {before:.1f} to {after:.0f} %" in text
 
 
 def anchors(page: Path) -> set[str]:

@@ -69,7 +69,7 @@ def test_the_dry_run_says_what_is_left_out_and_that_cues_are_marked(run, folder)
 
 def test_the_page_lists_the_misread_sentences_and_an_evaluation_has_the_same(run, folder):
     options = ["--sentences", folder / "note.csv", "--out", folder / "out", "--permutations", 99]
-    code, out, err = run("report", "note", "--only", "heads", *options)
+    code, out, err = run("report", "note", "--only", "heads", "--tables", *options)
     assert code == 0 and out.strip() == str(folder / "out" / "ambiguity.html"), err
     assert TWO_LATE in err
     predictions = pd.read_csv(folder / "out" / "predictions.csv")

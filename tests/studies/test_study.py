@@ -269,7 +269,7 @@ probe.experiments.__path__.append(sys.argv[1])
 rows = probe.lexicon.expand("bank").sentences[:48]
 quick = {"permutations": 99, "max_pairs": 4, "experiments": ["lengths"]}
 study = probe.study("tiny-senses", "bank", sentences=rows, **quick)
-probe.write(study, sys.argv[1] + "/out")
+probe.write(study, sys.argv[1] + "/out", tables=True)
 assert not [name for name in sys.modules if name.startswith("probe.walks")]
 """
 

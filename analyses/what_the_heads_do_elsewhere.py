@@ -172,7 +172,7 @@ table = table.astype({"layer": "Int64", "head": "Int64"}).reset_index(drop=True)
 
 # %%
 def corrected(p: np.ndarray) -> np.ndarray:
-    """The same p after Holm's correction for all of them; those that are missing stay so."""
+    """The same p after Holm's correction for all of them; missing ones stay missing."""
     values = p.flatten()
     known = np.flatnonzero(~np.isnan(values))
     rising = known[values[known].argsort(kind="stable")]

@@ -17,11 +17,11 @@ Every measure is a mean over rows of the pattern, one for each query:
 Rows with fewer than FEWEST_SEEN visible tokens are left out: whatever the head does, its attention
 to the first and to the previous token is large there.
 
-Singular directions are those of W_V W_O and of W_Q W_Kᵀ, without biases and without rotation, which
-is the identity at distance 0. A direction is listed as the tokens whose vectors are furthest along
-it, on either side. The vector of a token is its embedding, from layer 1 on after MLP 0, because
-early heads read and write what MLP 0 makes of a token. For a direction that a head reads, it is
-also normed as the input of the head.
+Directions are singular vectors of W_V W_O and of W_Q W_Kᵀ, without biases and without rotation,
+which is the identity at distance 0. A direction is listed as the tokens whose vectors are furthest
+along it, on either side. The vector of a token is its embedding, from layer 1 on after MLP 0,
+because early heads read and write what MLP 0 makes of a token. For a direction that a head reads,
+it is also normed as the input of the head.
 
 Sources: Olsson et al. 2022 (induction heads); TransformerLens (head_detector); Millidge & Black
     2022 (singular vectors as tokens).
@@ -342,25 +342,26 @@ def _at_words(seen: Seen, texts: Sequence[Text]) -> Tensor:
     return torch.cat(rows)
 
 
-_PROFILES: dict[str, "xr.Dataset"] = {}  # of the last model, by its key, for all words of a study
+# Of the last model, by its key, for all words of a study: the natural sentences and the profile.
+_PROFILES: dict[str, "tuple[list[Text], xr.Dataset]"] = {}
 
 
 def profile(
-    model: Model, natural: Sequence[Text], *, seed: int, writes: "HeadWrites | None" = None
-) -> "xr.Dataset":
-    """`profile_of` a model, in the natural sentences that ship and in random tokens.
+    model: Model, *, seed: int, writes: "HeadWrites | None" = None
+) -> "tuple[list[Text], xr.Dataset]":
+    """The natural sentences that ship, and `profile_of` a model in them and in random tokens.
 
     writes: of some heads, which are read in the same run of the natural sentences
     """
     key = f"{model.key_with_tokenizer} {seed}"
     if key not in _PROFILES:
+        natural, repeated = natural_texts(model), random_texts(model, seed=seed)
         watch = None if writes is None else writes.watch
-        repeated = random_texts(model, seed=seed)
         of_model = profile_of(stack_of(model), natural, repeated, watch)
         _PROFILES.clear()
-        _PROFILES[key] = of_model
+        _PROFILES[key] = natural, of_model
     elif writes is not None:
-        writes.run(natural)
+        writes.run(_PROFILES[key][0])
     return _PROFILES[key]
 
 
@@ -383,8 +384,8 @@ def profiles(model: ModelSource, *, seed: int = 0) -> pd.DataFrame:
         >>> heads[heads["texts"] == "natural"].nlargest(1, "previous")[["layer", "head"]].shape
         (1, 2)
     """
-    model = load(model)
-    frame = profile(model, natural_texts(model), seed=seed).to_dataframe().reset_index()
+    _, of_model = profile(load(model), seed=seed)
+    frame = of_model.to_dataframe().reset_index()
     return frame.dropna(subset="first").reset_index(drop=True)
 
 
@@ -772,14 +773,13 @@ def measure(run: WordRun) -> "dict[str, xr.Dataset]":
     """
     heads = run.top_heads
     of_heads: dict[str, list[pd.DataFrame]] = {"elsewhere": [], "directions": []}
-    texts = natural_texts(run.model)
     pair = run.prepared[run.clearest]
     axes = {
         head: run.observation.axis_for_others(pair.sense, pair.readout.direct[head[0]])
         for head in heads
     }
     writes = HeadWrites(run.weights, axes)
-    of_model = profile(run.model, texts, seed=run.options.seed, writes=writes)
+    texts, of_model = profile(run.model, seed=run.options.seed, writes=writes)
     for (layer, head), of_texts in writes.of_texts.items():
         for chosen, number, text, pos in events(texts, of_texts):
             key = {"layer": layer, "head": head, "chosen": chosen, "number": number}

@@ -8,6 +8,7 @@ experiments (`table`), which are run in their order.
 
 from collections import Counter
 from collections.abc import Callable, Collection, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from probe.experiments import nouns
@@ -23,6 +24,7 @@ from probe.model.kept_keys import keeping
 from probe.model.model import Model
 from probe.model.weights import weights_of
 from probe.progress import Begin, Countdown, Progress, silent, unreported
+from probe.side_by_side import side_by_side
 from probe.stats.numbers import counted
 from probe.text.sentences import Sentence
 
@@ -166,16 +168,33 @@ def proceed(
 
     keep: called with the record after each experiment
     begin: called with the name of each stage when it begins
+
+    The experiments that answer run one after the other. All others depend only on these and on what
+    they need, and run side by side.
     """
-    for name, experiment in every_experiment().items():
-        if name not in experiments or name in run.earlier:
-            continue
+    table = every_experiment()
+    waiting = [name for name in table if name in experiments and name not in run.earlier]
+
+    def result_of(name: str) -> Any:
         begin(name)
-        with keeping(run.kept_keys):
-            run.earlier[name] = experiment.measure(run)
-        # After each experiment, so that an interrupted measurement can be continued.
-        if keep is not None:
-            keep(_record(run))
+        # What the others keep would depend on who comes first, so they keep it for themselves.
+        with keeping(run.kept_keys if table[name].ANSWERS else run.kept_keys.copy()):
+            return table[name].measure(run)
+
+    while waiting:
+        ready = [name for name in waiting if not set(table[name].NEEDS).intersection(waiting)]
+        together = [name for name in ready if not table[name].ANSWERS]
+        if table[ready[0]].ANSWERS:
+            together = ready[:1]
+        # The longest first, so that the last ones end at about the same time.
+        together.sort(key=lambda name: -table[name].SECONDS)
+        calls = [partial(result_of, name) for name in together]
+        for number, result in side_by_side(calls, run.model.device):
+            run.earlier[together[number]] = result
+            # After each experiment, so that an interrupted measurement can be continued.
+            if keep is not None:
+                keep(_record(run))
+        waiting = [name for name in waiting if name not in together]
     return _record(run)
 
 

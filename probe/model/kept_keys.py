@@ -42,6 +42,22 @@ class KeptKeys:
     def __len__(self) -> int:
         return len(self._blocks)
 
+    def copy(self) -> "KeptKeys":
+        """The same keys and values. What is added to the copy is not added to this one."""
+        copy = KeptKeys(self.weights)
+        copy.add(self)
+        return copy
+
+    def add(self, other: "KeptKeys") -> None:
+        """Keep what another one keeps, too, as far as it fits."""
+        for row, blocks in other._blocks.items():
+            missing = len(blocks) - len(self._blocks.get(row, ()))
+            if missing > 0:
+                added = bytes_before(self.weights, len(row), missing)
+                if self._bytes + added <= KEPT_BYTES:
+                    self._blocks[row] = blocks
+                    self._bytes += added
+
     def past(self, rows: Sequence[Row], depth: int, run: RunRows) -> Iterable[Past]:
         """What later positions read of some equally long rows, block by block.
 
@@ -70,8 +86,13 @@ class KeptKeys:
 _current: ContextVar[KeptKeys | None] = ContextVar("kept_keys", default=None)
 
 
+def kept_here() -> KeptKeys | None:
+    """What this thread keeps; None outside `keeping`."""
+    return _current.get()
+
+
 @contextmanager
-def keeping(cache: KeptKeys) -> Iterator[None]:
+def keeping(cache: KeptKeys | None) -> Iterator[None]:
     """Inside, this thread runs the same tokens before a word only once in this model."""
     token = _current.set(cache)
     try:
@@ -86,7 +107,7 @@ def past_of_rows(weights: Weights, rows: Sequence[Row], depth: int, run: RunRows
 
     run: runs the other rows
     """
-    cache = _current.get()
+    cache = kept_here()
     # What is kept was computed without gradients.
     if cache is None or cache.weights is not weights or torch.is_grad_enabled():
         return run(rows, depth)

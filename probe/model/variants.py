@@ -21,7 +21,6 @@ the same variant up to the first block in which they differ.
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from itertools import groupby
 from typing import NamedTuple
 
@@ -31,6 +30,7 @@ from torch import Tensor
 from probe.model import blocks, forward, kept_keys
 from probe.model.blocks import KeysValues, Past, PositionTerms, Projected
 from probe.model.weights import Block, Weights
+from probe.side_by_side import unlocked_property
 
 
 class TargetText(NamedTuple):
@@ -240,7 +240,7 @@ class Step:
         assert self.run.edits is not None
         return self.run.edits.tree[self.layer]
 
-    @cached_property
+    @unlocked_property
     def projected(self) -> Projected:
         """Queries, keys and values of the variants that enter, of a layer with attention.
 
@@ -259,7 +259,7 @@ class Step:
         pos = torch.arange(start, end, device=run.weights.device)[None, None]
         return blocks.project(run.weights, self.block, self.resid_pre, run.terms, pos)
 
-    @cached_property
+    @unlocked_property
     def mixer_input(self) -> Tensor:
         """What the mixer of a layer without attention reads.
 
@@ -275,7 +275,7 @@ class Step:
             return (self.mixer_input[:, 0],)
         return self.projected.k[:, 0], self.projected.v[:, 0]
 
-    @cached_property
+    @unlocked_property
     def z(self) -> Tensor:
         """The mean of values that each head weights by attention, before W_O; of cross-attention if
         the run has it.
@@ -289,7 +289,7 @@ class Step:
         memory = cross.memory[self.layer]
         return self._edited(Z, blocks.cross_attend(cross.weights, block, self._stream, memory))
 
-    @cached_property
+    @unlocked_property
     def resid_mid(self) -> Tensor:
         """The stream that the MLP's write is added to.
 
@@ -307,7 +307,7 @@ class Step:
             return self._after_attention
         return self._branched(ATTN_OUT, self._branched(Z, self.resid_pre))
 
-    @cached_property
+    @unlocked_property
     def hidden(self) -> Tensor:
         """The activations of the MLP.
 
@@ -315,7 +315,7 @@ class Step:
         """
         return self._edited(HIDDEN, blocks.activate(self.run.weights, self.block, self.mlp_input))
 
-    @cached_property
+    @unlocked_property
     def resid_post(self) -> Tensor:
         """The stream after the block.
 
@@ -362,7 +362,7 @@ class Step:
         rows = len(x) if self.past is None else len(self.past[0])
         return x.unflatten(0, (rows, -1)).flatten(1, 2)
 
-    @cached_property
+    @unlocked_property
     def _stream(self) -> Tensor:
         """The stream that the write of z is added to, before an edit.
 
@@ -372,7 +372,7 @@ class Step:
             return self.resid_pre
         return blocks.after_attention(self.run.weights, self.block, self.resid_pre, self._attend())
 
-    @cached_property
+    @unlocked_property
     def _after_attention(self) -> Tensor:
         """The stream after the write of z, before an edit at HIDDEN.
 

@@ -13,12 +13,14 @@ Sources: Heimersheim & Nanda 2024 and Zhang & Nanda 2024 (activation patching, d
 """
 
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 
 import torch
 from torch import Tensor
 
 from probe.model import blocks, forward
 from probe.model.blocks import PositionTerms
+from probe.model.kept_keys import keeping, kept_here
 from probe.model.load import ModelSource, read_weights
 from probe.model.tokens import batch_by_length
 from probe.model.variants import (
@@ -42,6 +44,7 @@ from probe.patching.inputs import (
     swap_inputs,
     target_texts,
 )
+from probe.side_by_side import side_by_side
 
 # Numbers in the widest tensor of a batch: 16 MB in float32, small enough for the processor's cache.
 BATCH_NUMBERS = 2**22
@@ -375,11 +378,20 @@ def in_batches(
     batches = [
         [order[index] for index in batch] for batch in batch_by_length(lengths, most_rows=most_rows)
     ]
+    kept = kept_here()
+    # One for each batch, because what a batch finds must not depend on which one was faster.
+    copies = [None if kept is None else kept.copy() for _ in batches]
     with torch.inference_mode():
         terms = blocks.position_terms(weights, longest)
+
+        def run_batch(number: int) -> Sequence[Tensor]:
+            batch = batches[number]
+            with keeping(copies[number]):
+                return run([texts[row] for row in batch], batch, terms)
+
+        calls = [partial(run_batch, number) for number in range(len(batches))]
         results: list[Tensor] = []
-        for batch in batches:
-            parts = run([texts[row] for row in batch], batch, terms)
+        for number, parts in side_by_side(calls, weights.device):
             if not results:
                 with torch.inference_mode(False):  # so that the caller gets ordinary tensors
                     results = [
@@ -387,5 +399,8 @@ def in_batches(
                         for part in parts
                     ]
             for whole, part in zip(results, parts, strict=True):
-                whole[batch] = part.cpu()
+                whole[batches[number]] = part.cpu()
+    for copy in copies:
+        if kept is not None and copy is not None:
+            kept.add(copy)
     return results

@@ -1,0 +1,86 @@
+"""Independent calls in two threads, which share the processor.
+
+Products of matrices use all of torch's threads, and what is between them uses one. So two calls
+with half of the threads each take less time than one after the other with all threads.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextvars import copy_context
+from queue import SimpleQueue
+from threading import Lock, Thread
+from typing import Any, Generic, TypeVar
+
+import torch
+
+Result = TypeVar("Result")
+
+TOGETHER = 2  # calls at a time
+_together = Lock()  # held while calls run side by side
+
+
+def side_by_side(
+    calls: Sequence[Callable[[], Result]], device: torch.device
+) -> Iterator[tuple[int, Result]]:
+    """Each call's number and result, as they arrive.
+
+    device: on which they compute
+
+    The calls run one after the other if the device is not the processor, if torch has one thread,
+    or if other calls already run side by side. They see the caller's context variables and whether
+    it computes gradients. After an error, which is raised here, no further call begins.
+
+    Example:
+        >>> import torch
+        >>> from probe.side_by_side import side_by_side
+        >>> sorted(side_by_side([lambda: "one", lambda: "two"], torch.device("cpu")))
+        [(0, 'one'), (1, 'two')]
+    """
+    threads = torch.get_num_threads()
+    enough = device.type == "cpu" and min(threads, len(calls)) >= TOGETHER
+    if not (enough and _together.acquire(blocking=False)):
+        for number, call in enumerate(calls):
+            yield number, call()
+        return
+    waiting = iter(enumerate(calls))
+    arrived: SimpleQueue[tuple[int, Result] | BaseException] = SimpleQueue()
+    inference, gradients = torch.is_inference_mode_enabled(), torch.is_grad_enabled()
+
+    def work() -> None:
+        with torch.inference_mode(inference), torch.set_grad_enabled(gradients):
+            for number, call in waiting:
+                try:
+                    arrived.put((number, call()))
+                except BaseException as error:  # noqa: BLE001  raised in the caller's thread
+                    arrived.put(error)
+
+    try:
+        torch.set_num_threads(threads // TOGETHER)
+        for _ in range(TOGETHER):
+            # A daemon does not delay the end of an interrupted command.
+            Thread(target=copy_context().run, args=(work,), daemon=True).start()
+        for _ in calls:
+            result = arrived.get()
+            if isinstance(result, BaseException):
+                raise result
+            yield result
+    finally:
+        for _ in waiting:  # no further call begins
+            pass
+        torch.set_num_threads(threads)
+        _together.release()
+
+
+class unlocked_property(Generic[Result]):
+    """`functools.cached_property` without its lock, which in Python 3.11 all objects of a class
+    share: it lets only one thread compute the property."""
+
+    def __init__(self, compute: Callable[[Any], Result]) -> None:
+        self._compute = compute
+        self.__doc__ = compute.__doc__
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self._name = name
+
+    def __get__(self, instance: Any, owner: type | None = None) -> Result:
+        result = instance.__dict__[self._name] = self._compute(instance)
+        return result

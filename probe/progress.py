@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Callable, Mapping
+from threading import Lock
 from time import monotonic
 
 # Called with the name of the current stage, and the share of all work that is finished, 0 to 1.
@@ -45,6 +46,9 @@ class Countdown:
 
     seconds: about how long each stage takes; only the ratios count
     planned: how often each stage is to be run
+
+    Of stages that run side by side, each counts as finished when the next one begins: the time of
+    all together is right.
     """
 
     def __init__(
@@ -57,22 +61,24 @@ class Countdown:
         self._stage = ""
         self._share = 0.0
         self._started = self._stage_started = monotonic()
+        self._one_at_a_time = Lock()
 
     def begin(self, stage: str, name: str = "") -> None:
         """Report that a stage begins and the one before it is finished.
 
         name: reported instead of the stage
         """
-        now = monotonic()
-        if self._stage:
-            self._took[self._stage] = now - self._stage_started
-            self._left[self._stage] -= 1
-        self._stage, self._stage_started = stage, now
-        passed = now - self._started
-        left = sum(self._expected(each) * number for each, number in self._left.items())
-        # A stage may take longer than expected, but what is finished is not undone.
-        self._share = max(self._share, passed / (passed + left) if left > 0 else 1.0)
-        self._report(name or stage, self._share)
+        with self._one_at_a_time:
+            now = monotonic()
+            if self._stage:
+                self._took[self._stage] = now - self._stage_started
+                self._left[self._stage] -= 1
+            self._stage, self._stage_started = stage, now
+            passed = now - self._started
+            left = sum(self._expected(each) * number for each, number in self._left.items())
+            # A stage may take longer than expected, but what is finished is not undone.
+            self._share = max(self._share, passed / (passed + left) if left > 0 else 1.0)
+            self._report(name or stage, self._share)
 
     def _expected(self, stage: str) -> float:
         """About how many seconds a stage will take."""

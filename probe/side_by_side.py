@@ -52,6 +52,7 @@ def side_by_side(
                     arrived.put((number, call()))
                 except BaseException as error:  # noqa: BLE001  raised in the caller's thread
                     arrived.put(error)
+                    return
 
     try:
         torch.set_num_threads(threads // TOGETHER)

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 ORDER = 70
 NEEDS = ()
 ANSWERS = False
-SECONDS = 7.0
+SECONDS = 8.0
 STANDS_IN = ("stands_in", "p_stands_in", "stands_in_layer", "stands_in_head")
 JOINT_PAIRS = 8  # pairs of sentences in which two heads are swapped together
 JOINT_HEADS = 2  # heads with a lost effect, for which backups are searched

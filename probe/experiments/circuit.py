@@ -82,7 +82,7 @@ if TYPE_CHECKING:
 ORDER = 50
 NEEDS = ("nouns",)
 ANSWERS = False
-SECONDS = 30.0
+SECONDS = 35.0
 HEADING = "travels"
 TITLE = "From the cue to the word"
 PAIRS = 8  # pairs that positions and edges are measured on

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 ORDER = 40
 NEEDS = ()
 ANSWERS = False
-SECONDS = 11.0
+SECONDS = 13.0
 HEADING = ""
 TITLE = "Other cues"
 # Positions of cues and of the tokens after them, run through all blocks: 12 batches of 16 sentences

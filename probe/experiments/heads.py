@@ -81,7 +81,7 @@ if TYPE_CHECKING:
 ORDER = 10
 NEEDS = ()
 ANSWERS = True
-SECONDS = 36.0
+SECONDS = 42.0
 SEPARATION = ("auroc", "auroc_low", "auroc_high", "hedges_g")
 SWAP_COLUMNS = (
     *("direct", "direct_low", "direct_high", "denoise", "noise", "swap", "swap_low", "swap_high"),

@@ -54,7 +54,7 @@ if TYPE_CHECKING:
 ORDER = 30
 NEEDS = ("nouns",)
 ANSWERS = False
-SECONDS = 12.0
+SECONDS = 14.0
 
 
 def of_mlps(record: WordRecord, data: "Mapping[str, xr.Dataset]") -> pd.DataFrame:

@@ -63,7 +63,7 @@ if TYPE_CHECKING:
 ORDER = 125
 NEEDS = ()
 ANSWERS = False
-SECONDS = 16.0
+SECONDS = 18.0
 PER_WORD = 6  # natural sentences of each word of the lexicon, each with another frame
 RANDOM_TEXTS = 40
 PERIOD = 32  # random tokens, which each random text has twice

@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 ORDER = 120
 NEEDS = ()
 ANSWERS = False
-SECONDS = 9.0
+SECONDS = 11.0
 MOST_PAIRS = 8  # pairs of sentences, spread over cue words
 NOUNS = 10  # unambiguous nouns that replace the word
 NOUNS_PER_SENTENCE = 2  # of these; each further one is one more run

@@ -6,10 +6,9 @@ and all pairs of senses of the word, corrected by step-down max-T. Separation pe
 cue words; swap tests flip signs per pair of cue words.
 """
 
-import os
-from collections.abc import Hashable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import compress
 from typing import NamedTuple
 
@@ -19,6 +18,7 @@ from numpy.typing import NDArray
 from scipy.stats import rankdata
 from torch import Tensor
 
+from probe.side_by_side import side_by_side
 from probe.stats import resampling
 from probe.stats.resampling import Array, Labels, MaxT
 from probe.text.splits import CrossFit, Holdout
@@ -28,8 +28,6 @@ MANY = 100  # sentences per sense: with fewer, a direction of d_head numbers (64
 COMPONENTS = 16
 # Relabellings in one batch: so few that their arrays stay in the processor's cache.
 CHUNK = 16
-# Holdouts that are fitted at the same time.
-THREADS = min(4, os.cpu_count() or 1)
 # Added to the variance within senses, so that a direction in which nothing varies does not decide
 # by itself. Relative to the largest variance, and to the largest squared difference.
 LEAST_VARIANCE = 1e-9
@@ -75,13 +73,12 @@ class Tests:
 class GroupSums(NamedTuple):
     """Groups of rows that change their sense together.
 
-    rows, squares: the sum of each group, and of the squares of its rows. `head group d`
+    rows: the sum of each group. `head group d`
     size: the number of its rows. `group`
-    total, total_squares: over all groups. `head d`
+    total, total_squares: of all rows, and of their squares. `head d`
     """
 
     rows: Array
-    squares: Array
     size: Array
     total: Array
     total_squares: Array
@@ -91,8 +88,7 @@ def sums_of(rows: Array, group: NDArray[np.intp]) -> GroupSums:
     """The sums of groups of rows. `head n d, n`"""
     member = np.zeros((group.max() + 1, len(group)))
     member[group, np.arange(len(group))] = 1
-    sums, squares = member @ rows, member @ rows**2
-    return GroupSums(sums, squares, member.sum(1), sums.sum(1), squares.sum(1))
+    return GroupSums(member @ rows, member.sum(1), rows.sum(1), (rows**2).sum(1))
 
 
 def measure_separation(
@@ -166,7 +162,7 @@ class _Fitted(NamedTuple):
     comparisons: "_Comparisons"
 
 
-def _fitted(writes: Tensor, split: CrossFit, labels: Labels) -> Iterator[_Fitted]:
+def _fitted(writes: Tensor, split: CrossFit, labels: Labels) -> list[_Fitted]:
     """Every holdout of a split, under all labellings. `layer head row d_head, draw row`"""
     is_a = np.array(split.is_a)
     exchanged, _ = resampling.as_numbers(list(zip(split.exchanged, split.is_a, strict=True)))
@@ -184,9 +180,8 @@ def _fitted(writes: Tensor, split: CrossFit, labels: Labels) -> Iterator[_Fitted
         comparisons = _Comparisons(wins, of_a * (len(test) - of_a))
         return _Fitted(rows, new, sums, training_labels, comparisons)
 
-    # Most of the time goes to eigenvectors and sorting, which release the GIL.
-    with ThreadPoolExecutor(THREADS) as pool:
-        yield from pool.map(fit, split.holdouts)
+    fitted = dict(side_by_side([partial(fit, each) for each in split.holdouts], writes.device))
+    return [fitted[number] for number in range(len(split.holdouts))]
 
 
 @dataclass(frozen=True, eq=False)
@@ -295,14 +290,13 @@ def own_scores(fit: GroupSums, labels: Labels, new: Array) -> Array:
     `draw group, head m d -> draw head m`
     """
     of_a = labels.astype(float)
-    n_a = (of_a @ fit.size)[:, None, None]
+    n_a = (of_a @ fit.size)[:, None]
     n_b = fit.size.sum() - n_a
-    sum_a = np.einsum("bn,hnd->bhd", of_a, fit.rows, optimize=True)
-    square_a = np.einsum("bn,hnd->bhd", of_a, fit.squares, optimize=True)
+    sum_a = of_a @ fit.rows  # head draw d
     mean_a = sum_a / np.maximum(n_a, 1)
-    mean_b = (fit.total - sum_a) / np.maximum(n_b, 1)
+    mean_b = (fit.total[:, None] - sum_a) / np.maximum(n_b, 1)
     # Σ (x - mean)² = Σ x² - n mean², for the two senses together.
-    around = square_a - n_a * mean_a**2 + fit.total_squares - square_a - n_b * mean_b**2
+    around = fit.total_squares[:, None] - n_a * mean_a**2 - n_b * mean_b**2
     within = np.maximum(around, 0) / (fit.size.sum() - 2)
     difference = mean_a - mean_b
     smallest_variance = (
@@ -311,7 +305,7 @@ def own_scores(fit: GroupSums, labels: Labels, new: Array) -> Array:
         + np.finfo(float).tiny
     )
     direction = difference / (within + smallest_variance)
-    return np.asarray(np.einsum("bhd,hmd->bhm", direction, new, optimize=True))
+    return np.asarray((direction @ new.swapaxes(1, 2)).swapaxes(0, 1))
 
 
 def won(scores: Array, labels: Labels) -> Array:

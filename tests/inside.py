@@ -297,6 +297,7 @@ def __getattr__(name: str) -> object:
 PACKAGES = (
     "errors",
     "progress",
+    "side_by_side",
     "provenance",
     "display",
     "tidy",

@@ -142,6 +142,10 @@ def test_the_table_of_facts_has_a_value_for_each_word_and_no_empty_row():
 def test_every_effect_is_within_the_axis_of_the_page():
     words = by_word(FRAMES)
     low, high = axis = effect_axis(words)
+    assert low <= 0 and high >= 1  # the whole way from one meaning to the other
+    assert effect_axis(by_word(BANK | of_word("word_heads", "bank", nouns=-0.2)))[0] == -0.2
+    kept = of_word("curves", "bank", faithfulness_high=1.4)
+    assert effect_axis(by_word(BANK | kept))[1] == 1.4
     for rows in words.values():
         for head in named(rows["word_heads"], 3).itertuples():
             for value in (head.net_low, head.net, head.net_high, head.nouns):

@@ -147,7 +147,7 @@ def leading_mlp(
     if before.empty:
         return None
     means = before.groupby("layer", as_index=False).mean(numeric_only=True)
-    largest = means.loc[means["net"].to_numpy().argmax()]
+    largest = means.iloc[int(means["net"].to_numpy().argmax())]
     heads = with_verdict(word_heads[word_heads["layer"] < read_depth])
     return None if largest["net"] <= max(heads["net"], default=0.0) else largest
 

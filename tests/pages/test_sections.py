@@ -153,6 +153,22 @@ def test_every_effect_is_within_the_axis_of_the_page():
     assert (place(low, axis), place(high, axis)) == ("0.0", "100.0")
 
 
+def test_the_first_picture_has_only_what_was_measured():
+    moved = "with a sentence of the other meaning moves bank this far"
+    shown = section(BANK, "answer")
+    assert f"One head swapped {moved}" in one_line(shown) and "resolvers" not in shown
+    heads = BANK["word_heads"]["verdict"].replace("resolver", "mover")
+    rows = of_word("word_heads", "bank", verdict=heads, nouns=np.nan)
+    rows |= of_word("curves", "bank", smallest=None)
+    shown = section(BANK | rows | of_word("mlps", "bank", net=1.1), "answer")
+    assert f"One head or MLP swapped {moved}" in one_line(shown)
+    assert "MLP 0" in shown and "<dt>resolvers</dt><dd><bdi>none</bdi></dd>" in shown
+    assert "kept" not in one_line(shown.partition("<table")[2].partition("</table>")[0])
+    assert "the same for" not in shown
+    rows |= of_word("word_heads", "bank", verdict="none") | of_word("mlps", "bank", net=0.0)
+    assert "<table" not in section(BANK | rows, "answer")
+
+
 def test_the_smallest_set_has_its_interval():
     row = BANK["curves"].query("size == smallest").iloc[0]
     kept = measured(*row[["faithfulness", "faithfulness_low", "faithfulness_high"]])

@@ -116,7 +116,8 @@ def section(frames, name, element=""):
     [shown] = [each for each in sections.every_section() if each.id == name]
     with patch.object(sections, "every_section", lambda: [shown]):
         page = report.render(frames, made_by(stored_study(), ""))
-    return page.partition(f'<section id="{element or name}">')[2].partition("</section>")[0]
+    found = re.search(rf'<section id="{element or name}"[^>]*>(.*?)</section>', page, re.DOTALL)
+    return found[1] if found else ""
 
 
 def rows_of_table(text):

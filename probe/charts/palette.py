@@ -4,7 +4,7 @@ that a page replaces.
 Decisions that bind every picture: effects are drawn on one diverging scale (violet with, ochre
 against), symmetric around zero, and zero is blank; a sense keeps its hue, in order of first
 appearance, everywhere. Both hold on white and on near-black. Text and lines use INK, MUTED and LINE
-only, which a page may replace by its theme's (`themed`).
+only; these and the hues of senses a page may replace by its theme's (`themed`).
 
 Channels are given as altair's objects: for a bare string it goes through its whole schema.
 
@@ -37,9 +37,12 @@ MUTED = "#5a6472"
 LINE = "#cfd5dc"
 WITH = "#7a50c8"  # effects toward what is expected
 AGAINST = "#b8741a"
-SENSES = ("#0072b2", "#d55e00", "#009e73", "#c8609b", "#4a9fd8", "#b58900")
+# At least 3:1 on white, and the same hues at least 4.5:1 on near-black.
+SENSES = ("#0072b2", "#d55e00", "#009e73", "#c8609b", "#3f95d0", "#b58900")
+SENSES_DARK = ("#3f9bdf", "#ee7f33", "#20b98c", "#dd7cb2", "#9bd2f2", "#cfa226")
 FONT = "system-ui, -apple-system, 'Segoe UI', 'Liberation Sans', sans-serif"
 THEMED = {INK: "var(--ink)", MUTED: "var(--muted)", LINE: "var(--line)"}
+THEMED |= {hue: f"var(--s{number})" for number, hue in enumerate(SENSES)}
 NUMBERS = alt.NumberLocale(
     currency=["", ""], decimal=".", grouping=[3], minus="−", percent=f"{NARROW}%", thousands=NARROW
 )
@@ -131,8 +134,8 @@ def _write_rows(chart: Any) -> None:
 
 
 def themed(spec: dict[str, Any]) -> dict[str, Any]:
-    """A chart's specification with INK, MUTED and LINE as the page's CSS variables; its data are
-    left as they are."""
+    """A chart's specification with INK, MUTED, LINE and SENSES as the page's CSS variables; its
+    data are left as they are."""
 
     def walk(value: Any) -> Any:
         if isinstance(value, dict):

@@ -135,8 +135,9 @@ def mlps_more(mlps: pd.DataFrame) -> list[int]:
 def leading_mlp(
     mlps: pd.DataFrame, word_heads: pd.DataFrame, read_depth: int
 ) -> "pd.Series | None":
-    """The `layer` and `net` of the MLP with the largest effect, if that is larger than the effect
-    of every head with a verdict. None if such a head has the largest effect, or no MLP was swapped.
+    """The `layer`, `net` and `nouns` of the MLP with the largest effect, if that is larger than the
+    effect of every head with a verdict. None if such a head has the largest effect, or no MLP was
+    swapped.
 
     Only parts of layers below `read_depth` are compared, because later ones are read elsewhere.
 
@@ -145,8 +146,8 @@ def leading_mlp(
     before = mlps if mlps.empty else mlps[mlps["layer"] < read_depth]
     if before.empty:
         return None
-    means = before.groupby("layer", as_index=False)["net"].mean()
-    largest = means.loc[means["net"].to_numpy().argmax()]
+    means = before.groupby("layer", as_index=False).mean(numeric_only=True)
+    largest = means.iloc[int(means["net"].to_numpy().argmax())]
     heads = with_verdict(word_heads[word_heads["layer"] < read_depth])
     return None if largest["net"] <= max(heads["net"], default=0.0) else largest
 

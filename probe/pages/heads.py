@@ -9,10 +9,11 @@ import pandas as pd
 from probe import charts
 from probe.claims import Frames
 from probe.claims.heads import named
+from probe.claims.senses import leading_mlp
+from probe.claims.sets import random_sets_like, smallest_set
 from probe.experiments.run import LEADERS
 
 MARGIN = 0.04  # of the axis of lines, at both ends
-SHORTEST_AXIS = 0.05  # of the gap: the axis of effects reaches at least so far
 
 
 def columns_besides_heads(frames: Frames) -> pd.DataFrame:
@@ -30,13 +31,22 @@ def columns_besides_heads(frames: Frames) -> pd.DataFrame:
 
 
 def effect_axis(by_word: Mapping[str, Frames]) -> tuple[float, float]:
-    """The ends of the axis of effects, the same for every word of a page: the outermost interval
-    end or effect on unambiguous nouns of a head that has a card.
+    """The ends of the axis of effects, the same for every word of a page: from no movement to the
+    whole gap, or further where a mark or an interval of the first pictures is beyond.
     """
-    heads = pd.concat([named(rows["word_heads"], LEADERS) for rows in by_word.values()])
-    values = heads[["net_low", "net_high", "nouns"]].to_numpy(float)
-    values = values[~pd.isna(values)]
-    return min([0.0, *values]), max([SHORTEST_AXIS, *values])
+    values = [0.0, 1.0]
+    for rows in by_word.values():
+        heads = named(rows["word_heads"], LEADERS)
+        values += heads[["net_low", "net_high", "nouns"]].to_numpy(float).ravel().tolist()
+        kept = smallest_set(rows["curves"])
+        if kept is not None:
+            values += kept[["faithfulness_low", "faithfulness_high"]].tolist()
+            random = random_sets_like(rows["random_sets"], kept["size"])
+            values += random["faithfulness"].nlargest(1).tolist()
+        mlp = leading_mlp(rows["mlps"], rows["word_heads"], int(rows["words"]["depth"].iloc[0]))
+        if mlp is not None:
+            values += mlp[["net", "nouns"]].tolist()
+    return float(np.nanmin(values)), float(np.nanmax(values))
 
 
 def axis_of_lines(survey_heads: pd.DataFrame) -> tuple[tuple[float, float], list[float]]:

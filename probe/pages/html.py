@@ -289,7 +289,7 @@ def assets(templates: Environment, sheet: str, script: str) -> dict[str, Markup 
     """
     looks: dict[str, object] = {
         name: getattr(palette, name)
-        for name in ("INK", "MUTED", "LINE", "WITH", "AGAINST", "SENSES", "FONT")
+        for name in ("INK", "MUTED", "LINE", "WITH", "AGAINST", "SENSES", "SENSES_DARK", "FONT")
     }
     looks |= {"tint": " ".join(rgb(palette.WITH)), "against": " ".join(rgb(palette.AGAINST))}
     looks |= {"tints": TINTS}

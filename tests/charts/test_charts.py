@@ -115,13 +115,32 @@ def test_charts_and_the_words_for_writes_import_neither_torch_nor_a_model():
 
 def test_a_theme_replaces_colours_but_never_data():
     data = {"d": [{"text": palette.INK}]}
-    spec = {"config": {"labelColor": palette.INK}, "datasets": data, "mark": palette.LINE}
+    spec = {"config": {"labelColor": palette.INK}, "datasets": data, "mark": palette.SENSES[1]}
     themed = charts.themed(spec)
     assert themed == {
         "config": {"labelColor": "var(--ink)"},
         "datasets": data,
-        "mark": "var(--line)",
+        "mark": "var(--s1)",
     }
+
+
+@pytest.mark.parametrize(
+    ("hues", "paper", "least"),
+    [(palette.SENSES, "#ffffff", 3), (palette.SENSES_DARK, "#1b2027", 4.5)],
+)
+def test_the_hues_of_senses_stand_out_from_the_page(hues, paper, least):
+    """The contrast of the WCAG: 3 for pictures, 4.5 for text."""
+
+    def luminance(colour):
+        channels = np.array([*bytes.fromhex(colour[1:])]) / 255
+        linear = np.where(
+            channels <= 0.04045, channels / 12.92, ((channels + 0.055) / 1.055) ** 2.4
+        )
+        return linear @ [0.2126, 0.7152, 0.0722] + 0.05
+
+    for hue in hues:
+        darker, lighter = sorted([luminance(hue), luminance(paper)])
+        assert lighter / darker >= least
 
 
 def test_numbers_that_json_lacks_are_left_empty_in_the_data_of_a_chart():

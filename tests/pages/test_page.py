@@ -17,7 +17,6 @@ from browser import (
     until,
 )
 from inside import decimal, measured, p_value, percent
-from page_text import facts
 from seeds import mostly_campaign
 from stored_study import stored_study
 
@@ -109,11 +108,10 @@ def test_the_map_has_every_head_numbers_in_clear_cells_and_marks_of_verdicts(fol
     assert first.locator("[role=button]").count() >= len(BANK)
     marked = BANK[~BANK["verdict"].isin(["separates", "none"])]
     assert first.locator(".mark-symbol.role-mark path").count() == len(marked) == 4
-    key = [
-        "".join(text.split("\n")).strip()
-        for text in folded.locator("#answer ul.key li").all_inner_texts()
-    ]
-    assert {"more than for them", "resolver", "mover"} <= set(key)
+    key = folded.locator(".map ul.key").first.locator("li").all_inner_texts()
+    # The marks on this map and no others.
+    names = ["more than for unambiguous nouns", "resolver", "mover", "position-explained"]
+    assert [" ".join(text.split()) for text in key[1:]] == names
 
 
 def test_every_picture_can_be_saved_and_follows_the_theme(unfolded, tmp_path):
@@ -189,8 +187,8 @@ def test_the_first_screen_has_the_answer_and_everything_else_is_folded(shared_pa
         "one => one.getBoundingClientRect().height / parseFloat(getComputedStyle(one).lineHeight)"
     )
     assert lead <= 4.05
-    sentence = page.locator(".of-word .arcs").first.bounding_box()
-    assert sentence["y"] + sentence["height"] <= 844
+    picture = page.locator(".top-heads").first.bounding_box()
+    assert picture["y"] + picture["height"] <= 844
     assert page.locator("details.fold[open]").count() == 0
     linked = page.locator("nav a").evaluate_all("all => all.map(link => link.hash.slice(1))")
     assert linked == ["answer", "heads", "cue_sample", "travels", "believe", "done"]
@@ -206,14 +204,43 @@ def test_the_first_screen_has_the_answer_and_everything_else_is_folded(shared_pa
     assert wide.evaluate("nav => nav.scrollWidth <= nav.clientWidth")
 
 
+MARKS = """rows => rows.map((row) => {
+  const place = (mark, name) => parseFloat(row.querySelector(mark)?.getAttribute(name));
+  const zero = place(".zero", "x1"), one = place(".zero + .zero", "x1");
+  const share = (x) => (x - zero) / (one - zero);
+  const middle = place(".dot", "cx") || parseFloat(row.querySelector("svg:has(> .random)")?.getAttribute("x"));
+  const noun = parseFloat(row.querySelector("svg:has(> .noun)")?.getAttribute("x"));
+  return [middle, place(".ends", "x1"), place(".ends", "x2"), noun].map(share);
+})"""
+
+
+def test_each_word_lies_between_its_meanings_as_far_as_its_top_heads_move_it(folded):
+    bank, mole, _ = folded.locator(".of-word").all()
+    rows = bank.locator(".top-heads tr:has(.dot, .random)")
+    columns = ["net", "net_low", "net_high", "nouns"]
+    expected = BANK.set_index(pd.Index(NAMES)).loc[["L0H0", "L3H2", "L1H2"], columns]
+    *heads, kept, random = rows.evaluate_all(MARKS)
+    assert heads == [pytest.approx(row, abs=0.002) for row in expected.to_numpy().tolist()]
+    curve = FRAMES["curves"].query("word == 'bank' and size == smallest").iloc[0]
+    columns = ["faithfulness", "faithfulness_low", "faithfulness_high"]
+    assert kept[:3] == pytest.approx(curve[columns].tolist(), abs=0.002)
+    sets = FRAMES["random_sets"].query("word == 'bank' and size == 1")["faithfulness"]
+    assert random[0] == pytest.approx(sets.max(), abs=0.002)
+    numbers = [text.partition(" ")[0] for text in rows.locator(".n").all_inner_texts()]
+    best = curve["faithfulness"], sets.max()
+    assert numbers == [percent(share) for share in (*expected["net"], *best)]
+    ends = bank.locator(".top-heads .between text").all_text_contents()
+    left, right = ["0 % as it is", "● river", "● money"], ["the other 100 %", "money ●", "river ●"]
+    assert ends == [*left, *right]
+    assert mole.locator(".top-heads .side").count() == 0  # it has four meanings
+
+
 def test_each_word_has_its_top_heads_its_facts_and_a_sentence_of_each_meaning(folded):
     bank, _, window = folded.locator(".of-word").all()
     assert bank.locator(".top-heads a").all_inner_texts() == ["L0H0", "L3H2", "L1H2"]
-    first = " ".join(bank.locator(".top-heads tr").first.inner_text().split(" "))
+    first = bank.locator(".top-heads tr:has(.dot)").first.inner_text()
     effect = measured(FIRST["net"], FIRST["net_low"], FIRST["net_high"])
     assert "".join(first.split()) == "".join(f"L0H0 {effect}".split())
-    values = bank.locator(".facts dd").all_inner_texts()
-    assert values == [facts(FRAMES, "bank")[label] for label in ("resolvers", "gap kept")]
     assert bank.locator(".arcs text.word").all_text_contents() == ["bank", "bank"]
     assert bank.locator(".senses").all_inner_texts() == ["river", "money"]
     assert bank.locator(".arcs rect").count() == 2  # the cues

@@ -142,11 +142,31 @@ def test_the_table_of_facts_has_a_value_for_each_word_and_no_empty_row():
 def test_every_effect_is_within_the_axis_of_the_page():
     words = by_word(FRAMES)
     low, high = axis = effect_axis(words)
+    assert low <= 0 and high >= 1  # the whole way from one meaning to the other
+    assert effect_axis(by_word(BANK | of_word("word_heads", "bank", nouns=-0.2)))[0] == -0.2
+    kept = of_word("curves", "bank", faithfulness_high=1.4)
+    assert effect_axis(by_word(BANK | kept))[1] == 1.4
     for rows in words.values():
         for head in named(rows["word_heads"], 3).itertuples():
             for value in (head.net_low, head.net, head.net_high, head.nouns):
                 assert np.isnan(value) or 0 <= float(place(value, axis)) <= 100
     assert (place(low, axis), place(high, axis)) == ("0.0", "100.0")
+
+
+def test_the_first_picture_has_only_what_was_measured():
+    moved = "with a sentence of the other meaning moves bank this far"
+    shown = section(BANK, "answer")
+    assert f"One head swapped {moved}" in one_line(shown) and "resolvers" not in shown
+    heads = BANK["word_heads"]["verdict"].replace("resolver", "mover")
+    rows = of_word("word_heads", "bank", verdict=heads, nouns=np.nan)
+    rows |= of_word("curves", "bank", smallest=None)
+    shown = section(BANK | rows | of_word("mlps", "bank", net=1.1), "answer")
+    assert f"One head or MLP swapped {moved}" in one_line(shown)
+    assert "MLP 0" in shown and "<dt>resolvers</dt><dd><bdi>none</bdi></dd>" in shown
+    assert "kept" not in one_line(shown.partition("<table")[2].partition("</table>")[0])
+    assert "the same for" not in shown
+    rows |= of_word("word_heads", "bank", verdict="none") | of_word("mlps", "bank", net=0.0)
+    assert "<table" not in section(BANK | rows, "answer")
 
 
 def test_the_smallest_set_has_its_interval():

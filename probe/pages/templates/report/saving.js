@@ -8,7 +8,7 @@ const options = { renderer: "svg", actions: false, ast: true, defaultStyle: fals
 // A picture as a file: drawn again outside the page with this theme's colours, because a file knows no style sheet.
 const saveAs = async (spec, name, ending) => {
   const theme = getComputedStyle(document.documentElement);
-  const painted = JSON.parse(JSON.stringify(spec).replace(/var\((--[a-z]+)\)/g, (_, part) => theme.getPropertyValue(part).trim()));
+  const painted = JSON.parse(JSON.stringify(spec).replace(/var\((--[a-z0-9]+)\)/g, (_, part) => theme.getPropertyValue(part).trim()));
   const made = { ...painted, background: theme.getPropertyValue("--paper").trim() };
   const { view } = await vegaEmbed(document.createElement("div"), made, { ...options, renderer: ending === "png" ? "canvas" : "svg" });
   const address = ending === "png" ? await view.toImageURL("png", 2) : URL.createObjectURL(new Blob([await view.toSVG()], { type: "image/svg+xml" }));

@@ -4,6 +4,7 @@ Products of matrices use all of torch's threads, and what is between them uses o
 with half of the threads each take less time than one after the other with all threads.
 """
 
+import ctypes
 from collections.abc import Callable, Iterator, Sequence
 from contextvars import copy_context
 from queue import SimpleQueue
@@ -27,7 +28,8 @@ def side_by_side(
 
     The calls run one after the other if the device is not the processor, if torch has one thread,
     or if other calls already run side by side. They see the caller's context variables and whether
-    it computes gradients. After an error, which is raised here, no further call begins.
+    it computes gradients. After an error, which is raised here, no further call begins and those
+    that run are stopped.
 
     Example:
         >>> import torch
@@ -54,21 +56,35 @@ def side_by_side(
                     arrived.put(error)
                     return
 
+    # Each in a context of its own, because no two threads can enter the same one.
+    workers = [Thread(target=copy_context().run, args=(work,)) for _ in range(TOGETHER)]
     try:
         torch.set_num_threads(threads // TOGETHER)
-        for _ in range(TOGETHER):
-            # A daemon does not delay the end of an interrupted command.
-            Thread(target=copy_context().run, args=(work,), daemon=True).start()
+        for worker in workers:
+            worker.start()
         for _ in calls:
             result = arrived.get()
             if isinstance(result, BaseException):
                 raise result
             yield result
-    finally:
+    except BaseException:
         for _ in waiting:  # no further call begins
             pass
+        for worker in workers:
+            _stop(worker)
+        raise
+    finally:
+        for worker in workers:
+            worker.join()
         torch.set_num_threads(threads)
         _together.release()
+
+
+def _stop(thread: Thread) -> None:
+    """Raise SystemExit in a thread before its next instruction."""
+    if thread.ident is not None:
+        ident, error = ctypes.c_ulong(thread.ident), ctypes.py_object(SystemExit)
+        ctypes.pythonapi.PyThreadState_SetAsyncExc(ident, error)
 
 
 class unlocked_property(Generic[Result]):

@@ -3,6 +3,7 @@
 from contextlib import contextmanager
 from contextvars import ContextVar
 from threading import Barrier, get_ident
+from time import sleep
 
 import pandas as pd
 import pytest
@@ -80,6 +81,28 @@ def test_an_error_is_raised_and_no_further_call_begins():
             list(side_by_side(calls, CPU))
         assert len(begun) <= 2  # one in each thread
         assert dict(side_by_side([get_ident] * 2, CPU)).keys() == {0, 1}  # the next calls run
+
+
+def test_a_call_that_runs_is_stopped_by_the_error_of_another_one():
+    both = Barrier(2, timeout=TIMEOUT)
+    stopped = []
+
+    def fail():
+        both.wait()
+        raise probe.InputError("failed")
+
+    def run_on():
+        both.wait()
+        try:
+            while True:
+                sleep(0.01)
+        except SystemExit:
+            stopped.append(True)
+            raise
+
+    with threads(2), pytest.raises(probe.InputError, match="failed"):
+        list(side_by_side([fail, run_on], CPU))
+    assert stopped == [True]
 
 
 def test_a_study_on_two_threads_has_the_same_digits_each_time_and_the_numbers_of_one_thread():

@@ -215,6 +215,7 @@ if TYPE_CHECKING:
     from probe.studies.study import (
         STUDY_DEFAULTS,
         GatePreview,
+        StudyOptions,
         conclude,
         plan_study,
         preview_gates,

@@ -34,27 +34,8 @@ def as_array(tensor: Tensor) -> Any:
     return supported.detach().cpu().numpy()
 
 
-class Picklable:
-    """A record whose pickle contains its numbers and, of the weights in its field `of_model`,
-    only those of ΔE. A copy in memory shares the weights.
-    """
-
-    of_model: ClassVar[str]
-
-    def __getstate__(self) -> dict[str, Any]:
-        return vars(self) | {self.of_model: getattr(self, self.of_model).writing()}
-
-    def __copy__(self) -> Self:
-        return replace(self)  # type: ignore[type-var]  # every record is a dataclass
-
-    def __deepcopy__(self, memo: dict[int, Any]) -> Self:
-        weights = getattr(self, self.of_model)
-        memo[id(weights)] = weights
-        return replace(self, **copy.deepcopy(vars(self), memo))  # type: ignore[type-var]
-
-
 @dataclass(frozen=True, eq=False)
-class AttentionTrace(Picklable):
+class AttentionTrace:
     """Every tensor of one attention at every layer, and ΔE of single heads. query_pos counts
     `tokens`.
 
@@ -72,7 +53,6 @@ class AttentionTrace(Picklable):
     again.
     """
 
-    of_model: ClassVar[str] = "stack"
     kind: ClassVar[str] = "trace"
     tokens: Tokens
     model_name: str
@@ -87,6 +67,16 @@ class AttentionTrace(Picklable):
     resid_pre: Tensor
     attn_out: Tensor
     resid_mid: Tensor
+
+    def __getstate__(self) -> dict[str, Any]:
+        return vars(self) | {"stack": self.stack.writing()}
+
+    def __copy__(self) -> Self:
+        return replace(self)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Self:
+        memo[id(self.stack)] = self.stack  # a copy in memory shares the weights
+        return replace(self, **copy.deepcopy(vars(self), memo))
 
     def delta_e(self, layer: int, head: int, at: int | str) -> Tensor:
         """ΔE of one head at position `at`, or at a word's last token, without b_O: z W_O.
@@ -466,14 +456,13 @@ def _gated_values(block: Block, head: int, v: Tensor, x: Tensor) -> Tensor:
 
 
 @dataclass(frozen=True, eq=False)
-class TargetTrace(Picklable):
+class TargetTrace:
     """One position `at` of one text.
 
     states: a single row
     v: `layer head pos d_head`, up to that position
     """
 
-    of_model: ClassVar[str] = "weights"
     tokens: Tokens
     weights: Weights
     at: int

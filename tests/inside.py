@@ -166,8 +166,8 @@ if TYPE_CHECKING:
         PageTables,
         StudyTables,
         SurveyTables,
-        TableAttribute,
         rows_by_word,
+        table_names,
     )
     from probe.stats import axes, resampling
     from probe.stats import separation as separations

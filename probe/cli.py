@@ -24,7 +24,6 @@ from typer.exceptions import TyperException
 import probe
 from probe.errors import InputError, ProbeError
 from probe.pages.terminal import (
-    about_time,
     likely,
     print_certificate,
     print_evaluation,
@@ -185,6 +184,7 @@ def report(
 
     # Checked before the heavy imports, so that a wrong folder is reported at once.
     check_folder(out, REPORT, inputs=[sentences] if sentences else [])
+    from probe.experiments.candidates import as_nouns
     from probe.experiments.table import choose
     from probe.text.sentences import as_corpus
 
@@ -193,17 +193,16 @@ def report(
     with progress_bar() as progress:
         from probe.pages.sections import titles_of
         from probe.pages.write import write
-        from probe.studies.study import plan_study, preview_gates, studies, study_inputs
-
-        inputs = study_inputs(
-            _load(model, device, dtype),
-            words,
-            corpus,
-            seed=seed,
-            permutations=permutations,
-            controls=controls,
-            experiments=experiments,
+        from probe.studies.study import (
+            StudyOptions,
+            plan_study,
+            preview_gates,
+            studies,
+            study_inputs,
         )
+
+        options = StudyOptions(seed, permutations=permutations, controls=as_nouns(controls))
+        inputs = study_inputs(_load(model, device, dtype), words, corpus, options, experiments)
         plan = plan_study(inputs)
         if corpus is not None:
             _say_cautions(corpus, inputs.model, keeps_columns=len(plan.words) >= FEWEST_WORDS)
@@ -715,11 +714,10 @@ def cues(
     check_folder(out, CUES)
     with progress_bar() as progress:
         from probe.pages.write import write
-        from probe.stats.numbers import counted
-        from probe.studies.cues import expected_seconds, scan_cues, scan_inputs
+        from probe.studies.cues import cues as scan
         from probe.text.sentences import as_corpus
 
-        inputs = scan_inputs(
+        result = scan(
             _load(model, device, dtype),
             word,
             sentences=None if sentences is None else as_corpus(sentences, word, utf16=utf16),
@@ -730,10 +728,6 @@ def cues(
             seed=seed,
             progress=progress,
         )
-        tried = counted(len(inputs.slots.cues), "word")
-        time = about_time(expected_seconds(inputs))
-        typer.echo(f"probe: {tried} to try as the cue, {time}.", err=True)
-        result = scan_cues(inputs, progress)
         progress("writing", 0.98)
         options = {
             "model": Path(model).name,

@@ -125,7 +125,7 @@ if TYPE_CHECKING:
         visible_token,
         whole_words,
     )
-    from probe.model.trace import target_states, trace_target, traces
+    from probe.model.trace import target_states, traces
     from probe.model.variants import TargetText
     from probe.model.weights import Weights, read_stacks
     from probe.pages import sections, terminal, write
@@ -166,8 +166,8 @@ if TYPE_CHECKING:
         PageTables,
         StudyTables,
         SurveyTables,
-        TableAttribute,
         rows_by_word,
+        table_names,
     )
     from probe.stats import axes, resampling
     from probe.stats import separation as separations
@@ -215,6 +215,7 @@ if TYPE_CHECKING:
     from probe.studies.study import (
         STUDY_DEFAULTS,
         GatePreview,
+        StudyOptions,
         conclude,
         plan_study,
         preview_gates,

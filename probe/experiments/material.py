@@ -228,16 +228,7 @@ def prepare(model: Model, word: str, sentences: Sequence[Sentence]) -> Material:
 
     Raises InputError if the model cannot read a sentence, or if fewer than two senses remain.
     """
-    marked = infer_cues(sentences, both_sides=not model.config.causal)
-    rows = []
-    left_out = []
-    for sentence in marked:
-        try:
-            rows.append((sentence, *locate(model, sentence)))
-        except UnreadableWord as error:
-            left_out.append(LeftOut(sentence.text, error.reason))
-    material = _material(word, rows, left_out)
-    material = _as_read_from_left(material) if model.config.causal else material
+    material = _located(model, word, sentences, strict=True)
     _require_two_senses(material)
     return material
 
@@ -248,18 +239,25 @@ def prepare_counted(model: Model, word: str, sentences: Sequence[Sentence]) -> M
 
     The result may have a single sense, or no sentences.
     """
+    return _located(model, word, sentences, strict=False)
+
+
+def _located(model: Model, word: str, sentences: Sequence[Sentence], *, strict: bool) -> Material:
+    """The sentences of one word in tokens, without those that the model cannot use.
+
+    strict: whether a sentence that the model cannot read raises InputError, and is not left out
+    """
     rows = []
     left_out = []
     for sentence in infer_cues(sentences, both_sides=not model.config.causal):
         try:
-            row = (sentence, *locate(model, sentence))
+            rows.append((sentence, *locate(model, sentence)))
         except UnreadableWord as error:
             left_out.append(LeftOut(sentence.text, error.reason))
-            continue
         except InputError:
+            if strict:
+                raise
             left_out.append(LeftOut(sentence.text, _why_not(model, sentence)))
-        else:
-            rows.append(row)
     material = _material(word, rows, left_out)
     return _as_read_from_left(material) if model.config.causal else material
 

@@ -185,7 +185,7 @@ def _of_word(weights: Weights, word: WordInPlace, among: Candidates) -> Array:
     pairs = word.pairs.take(usable)
     rows = rows_of_pairs(pairs)
     texts = [word.texts[row] for row in rows]
-    hidden = replace_tokens(weights, texts, [among.ids], parts=("hidden",)).hidden[:, 0]
+    hidden = replace_tokens(weights, texts, [among.ids], parts=("hidden",)).hidden
     donors = at_rows(hidden, rows, len(word.texts))
     net = np.full((len(word.pairs), len(weights.blocks), 2), np.nan)
     net[usable] = _net(weights, word.texts, donors, [word.axes], pairs, at=word.at)

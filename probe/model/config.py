@@ -56,7 +56,6 @@ ACTIVATIONS = {
     "swish": "silu",
 }
 EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts")
-# The certified values of the settings of a router.
 CORRECT = "correct its config"
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Literal, NoReturn
 
 import torch
 
-from probe.errors import InputError, ModelError, UnsupportedModel
+from probe.errors import InputError, ModelError, UnsupportedModel, whole_number
 from probe.model.architectures import FAMILIES, WRAPPERS
 from probe.model.architectures.family import Family
 from probe.provenance import Origin, content_key, numeric_versions
@@ -300,6 +300,28 @@ def require_heads(config: Config, doing: str, instead: str) -> None:
     raise UnsupportedModel(
         f"Cannot do {doing} with a {config.family.name} model: {problem}. {_capitalised(instead)}."
     )
+
+
+def require_head(
+    model: Model, layer: int, head: int, *, doing: str, layers: int | None = None
+) -> None:
+    """Raises InputError, naming `doing`, for a layer or head that a model does not have, and for a
+    layer without attention.
+
+    layers: the number of layers; by default those of a single stack
+    """
+    sizes = {"layer": layers or model.config.n_layers, "head": model.config.n_heads}
+    for (name, size), number in zip(sizes.items(), (layer, head), strict=True):
+        if whole_number(number) is None or not 0 <= number < size:
+            raise InputError(
+                f"{doing} of {model.name}: {name} is {number!r}, expected 0 to {size - 1}. Choose "
+                "one of these."
+            )
+    if not model.config.has_heads(layer):
+        raise InputError(
+            f"{doing} of {model.name}: its layer {layer} has no attention, and no heads. Give a "
+            "layer with attention."
+        )
 
 
 def _capitalised(sentence: str) -> str:

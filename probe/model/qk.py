@@ -29,9 +29,9 @@ Source: Elhage et al. 2021 (the QK and OV circuits, terms of the residual stream
 """
 
 from collections.abc import Iterator, Sequence
-from functools import lru_cache
+from dataclasses import replace
 from itertools import product
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor
@@ -57,6 +57,7 @@ By = Literal["part", "source", "layer"]
 Side = Literal["query", "key"]  # of a score
 # The bias that a family adds to the score of two positions, by the kind of its positions.
 POSITION_BIAS = {"relative bias": "relative bias"}
+MLP_WEIGHTS = ("w_in", "b_in", "w_gate", "w_up", "w_out", "b_out", "experts")  # of a block
 
 
 class Parts(NamedTuple):
@@ -219,10 +220,10 @@ def other_tokens(view: View) -> list[int]:
     ]
 
 
-@lru_cache(maxsize=1)  # a head is read in one text after another
 def in_double(block: Block) -> Block:
-    """The weights of a block in float64, on the CPU."""
-    return block.to(torch.float64, "cpu")
+    """The weights of an attention in float64, on the CPU, without those of the MLP after it."""
+    none: dict[str, Any] = dict.fromkeys(MLP_WEIGHTS)
+    return replace(block, **none).to(torch.float64, "cpu")
 
 
 def kv_head(head: int, config: Config) -> int:

@@ -1,5 +1,5 @@
-"""The recorded quantities: everything about one text (`Trace`), the target positions of many
-texts (`TargetStates`), or one position of one text.
+"""The recorded quantities: everything about one text (`Trace`), or the target positions of many
+texts (`TargetStates`).
 
 A record checks its shapes. ΔE is never stored completely: for one head at one position it is z W_O,
 by source token A[t, j] V[j] W_O. Both are computed on demand from the hooked z, pattern and V.
@@ -34,27 +34,8 @@ def as_array(tensor: Tensor) -> Any:
     return supported.detach().cpu().numpy()
 
 
-class Picklable:
-    """A record whose pickle contains its numbers and, of the weights in its field `of_model`,
-    only those of ΔE. A copy in memory shares the weights.
-    """
-
-    of_model: ClassVar[str]
-
-    def __getstate__(self) -> dict[str, Any]:
-        return vars(self) | {self.of_model: getattr(self, self.of_model).writing()}
-
-    def __copy__(self) -> Self:
-        return replace(self)  # type: ignore[type-var]  # every record is a dataclass
-
-    def __deepcopy__(self, memo: dict[int, Any]) -> Self:
-        weights = getattr(self, self.of_model)
-        memo[id(weights)] = weights
-        return replace(self, **copy.deepcopy(vars(self), memo))  # type: ignore[type-var]
-
-
 @dataclass(frozen=True, eq=False)
-class AttentionTrace(Picklable):
+class AttentionTrace:
     """Every tensor of one attention at every layer, and ΔE of single heads. query_pos counts
     `tokens`.
 
@@ -72,7 +53,6 @@ class AttentionTrace(Picklable):
     again.
     """
 
-    of_model: ClassVar[str] = "stack"
     kind: ClassVar[str] = "trace"
     tokens: Tokens
     model_name: str
@@ -87,6 +67,16 @@ class AttentionTrace(Picklable):
     resid_pre: Tensor
     attn_out: Tensor
     resid_mid: Tensor
+
+    def __getstate__(self) -> dict[str, Any]:
+        return vars(self) | {"stack": self.stack.writing()}
+
+    def __copy__(self) -> Self:
+        return replace(self)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Self:
+        memo[id(self.stack)] = self.stack  # a copy in memory shares the weights
+        return replace(self, **copy.deepcopy(vars(self), memo))
 
     def delta_e(self, layer: int, head: int, at: int | str) -> Tensor:
         """ΔE of one head at position `at`, or at a word's last token, without b_O: z W_O.
@@ -463,40 +453,6 @@ def _gated_values(block: Block, head: int, v: Tensor, x: Tensor) -> Tensor:
     if block.w_head_gate is None:
         return v
     return attention.gated(v[None], x[None].to(v), block.w_head_gate[head, None].to(v))[0]
-
-
-@dataclass(frozen=True, eq=False)
-class TargetTrace(Picklable):
-    """One position `at` of one text.
-
-    states: a single row
-    v: `layer head pos d_head`, up to that position
-    """
-
-    of_model: ClassVar[str] = "weights"
-    tokens: Tokens
-    weights: Weights
-    at: int
-    states: TargetStates
-    v: Tensor
-
-    def delta_e(self, layer: int, head: int) -> Tensor:
-        """ΔE of one head at the position, without b_O: z W_O. `-> d_model`"""
-        return attention.write(
-            self.states.z[0, layer, head], self.weights.blocks[layer].w_o[head].cpu()
-        )
-
-    def delta_e_by_source(self, layer: int, head: int) -> Tensor:
-        """ΔE of one head by source token: A[at, j] V[j] W_O. `-> key_pos d_model`
-
-        The sum over key_pos is `delta_e`.
-        """
-        block = self.weights.blocks[layer]
-        resid_pre = self.states.resid[0, layer].to(self.weights.device)
-        x = blocks.attention_input(block, resid_pre, self.weights.config)
-        v = _gated_values(block, head, self.v[layer, head], x)
-        pattern_row = self.states.pattern[0, layer, head].to(v.dtype)
-        return attention.write_by_source(pattern_row, v, block.w_o[head].cpu())
 
 
 @dataclass(frozen=True, eq=False)

@@ -23,10 +23,9 @@ class ReplacedStates(NamedTuple):
     """The states at the word with other tokens in its position, on the CPU.
 
     resid: `row variant depth d_model`; depth 0 enters the first block
-    z: `row variant layer head d_head`
-    hidden: `row variant layer d_mlp`, the activations of the MLPs
-
-    If z and hidden are wanted for some rows and variants only, they have one axis for both.
+    z: `run layer head d_head`, the runs row by row, and in each row variant by variant; only those
+        that are wanted
+    hidden: `run layer d_mlp`, the activations of the MLPs
     """
 
     resid: Tensor
@@ -50,7 +49,7 @@ def replace_tokens(
         so each has the number of tokens of the word
     parts: the quantities to return; the others are empty, to save memory
     depth: the number of blocks that are run; by default all
-    where: `row variant`, True where z and hidden are returned, in the order of `where.nonzero()`
+    where: `row variant`, True where z and hidden are wanted; by default everywhere
 
     Each row of the result equals a run of the changed text alone.
     """
@@ -61,8 +60,9 @@ def replace_tokens(
         rows = [TargetText(text.ids[: text.at + 1], text.at) for text in texts]
 
     variants, width = tokens.shape
-    everywhere = torch.ones(len(rows), variants, dtype=torch.bool, device="cpu")
-    wanted = everywhere if where is None else where
+    wanted = where
+    if wanted is None:
+        wanted = torch.ones(len(rows), variants, dtype=torch.bool, device="cpu")
     count = int(wanted.sum())
     number = wanted.flatten().cumsum(0).view_as(wanted) - 1  # among those that are wanted
     _, heads, d_model, d_head = weights.shape
@@ -88,11 +88,7 @@ def replace_tokens(
         return []
 
     in_batches(rows, weights, variants, replace, width=width)
-    if where is not None:
-        return states
-    return states._replace(
-        z=states.z.unflatten(0, wanted.shape), hidden=states.hidden.unflatten(0, wanted.shape)
-    )
+    return states
 
 
 def _heads_read(step: Step) -> Tensor:

@@ -2,24 +2,11 @@
 `study.frames["heads"]`. And the tables that a page reads, of which some may be absent.
 """
 
+import inspect
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Self, overload
+from typing import TYPE_CHECKING
 
 import pandas as pd
-
-
-class TableAttribute:
-    """An attribute that returns the table of its name."""
-
-    def __set_name__(self, owner: type, name: str) -> None:
-        self._name = name
-
-    @overload
-    def __get__(self, result: None, owner: type) -> Self: ...
-    @overload
-    def __get__(self, result: object, owner: type) -> pd.DataFrame: ...
-    def __get__(self, result: Any, owner: type) -> Any:
-        return self if result is None else result._table(self._name)
 
 
 class Tables:
@@ -27,20 +14,16 @@ class Tables:
 
     frames: dict[str, pd.DataFrame]
 
-    def _table(self, name: str) -> pd.DataFrame:
-        """The table of this name. Raises AttributeError if the result has no such table."""
-        # While a copy is unpickled, attributes are looked up before `frames` is set.
-        frames = self.__dict__.get("frames", {})
-        if name not in frames:
-            kind = type(self).__name__.lower()
-            raise AttributeError(f"this {kind} has no {name!r}; its frames are {', '.join(frames)}")
-        table: pd.DataFrame = frames[name]
-        return table
-
     if not TYPE_CHECKING:  # a type checker would take every misspelt name for a table
 
         def __getattr__(self, name):
-            return self._table(name)
+            # While a copy is unpickled, attributes are looked up before `frames` is set.
+            frames = self.__dict__.get("frames", {})
+            if name not in frames:
+                kind = type(self).__name__.lower()
+                names = ", ".join(frames)
+                raise AttributeError(f"this {kind} has no {name!r}; its frames are {names}")
+            return frames[name]
 
     def __dir__(self) -> list[str]:
         return [*super().__dir__(), *self.frames]
@@ -49,55 +32,65 @@ class Tables:
 class SurveyTables(Tables):
     """The tables over many words: of a survey, and of a study of at least seven words."""
 
-    survey_model = TableAttribute()  # one row: how many words, and where they are read
-    survey_heads = TableAttribute()  # every head over all words
-    survey_words = TableAttribute()  # every word, or why it was not measured
-    survey_depths = TableAttribute()  # gaps and separation by depth, means over the words
-    survey_numbers = (
-        TableAttribute()
-    )  # correlations of the words' gaps with numbers of the input file
-    survey_sets = TableAttribute()  # top heads of the other words, tested on each word
-    survey_carry_over = TableAttribute()  # top heads of the other words, over all words
-    survey_left_out = TableAttribute()  # how many sentences of each word were not used, by reason
+    survey_model: pd.DataFrame  # one row: how many words, and where they are read
+    survey_heads: pd.DataFrame  # every head over all words
+    survey_words: pd.DataFrame  # every word, or why it was not measured
+    survey_depths: pd.DataFrame  # gaps and separation by depth, means over the words
+    survey_numbers: pd.DataFrame  # correlations of the words' gaps with numbers of the input file
+    survey_sets: pd.DataFrame  # top heads of the other words, tested on each word
+    survey_carry_over: pd.DataFrame  # top heads of the other words, over all words
+    survey_left_out: pd.DataFrame  # how many sentences of each word were not used, by reason
 
 
 class StudyTables(SurveyTables):
     """The tables of a study."""
 
-    words = TableAttribute()  # every word and pair of senses: sample sizes, gap and its tests
-    heads = TableAttribute()  # every head for every pair of senses
-    verdicts = TableAttribute()  # the verdict on every head, with its reasons
-    word_heads = TableAttribute()  # every head for every word, means over its pairs of senses
-    distances = TableAttribute()  # net effects by the distance from the cue
-    by_depth = TableAttribute()  # the net effect of every head at every later depth
-    depth = TableAttribute()  # how far apart the senses are at every depth
-    sentences = TableAttribute()  # every sentence, and its use
-    left_out = TableAttribute()  # what was left out of the input, with the reason
-    controls = TableAttribute()  # unambiguous nouns in the word's place, by depth
-    mlps = TableAttribute()  # the effect of every MLP on the word and on unambiguous nouns
-    mixers = TableAttribute()  # the mixers that replace attention in some layers of a hybrid
-    head_parts = TableAttribute()  # swaps of parts of a head: its pattern, its values, its mean
-    curves = TableAttribute()  # how much of the gap the top heads keep, by their number
-    random_sets = TableAttribute()  # how much of the gap random sets of heads keep
-    separation_controls = TableAttribute()  # AUROC of every head under each control
-    shares = TableAttribute()  # direct shares of the gap by component
-    predictions = TableAttribute()  # every tested sentence: its coordinate and the nearest sense
-    why_it_attends = TableAttribute()  # why the top heads attend to the cue
-    qk_attribution = TableAttribute()  # their scores at the cue, split into pairs of parts
-    qk_interventions = (
-        TableAttribute()
-    )  # the score and attention that are lost when one part is replaced
-    ov_attribution = TableAttribute()  # the heads' write from the cue, part by part
-    cue_sample = TableAttribute()  # a sample of the vocabulary as the cue
-    cue_samples = TableAttribute()  # the samples of cues in a row each
-    profiles = TableAttribute()  # what every head does in general
-    elsewhere = TableAttribute()  # natural sentences in which the top heads write most
-    directions = TableAttribute()  # leading singular directions of their matrices, as tokens
-    readings = TableAttribute()  # the coordinate of every sentence
-    decomposition = TableAttribute()  # the coordinate of some sentences by token and component
-    showcase = TableAttribute()  # the sentences that a page shows
-    positions = TableAttribute()  # effects of single positions, layer by layer
-    edges = TableAttribute()  # edges between senders and receivers
+    words: pd.DataFrame  # every word and pair of senses: sample sizes, gap and its tests
+    heads: pd.DataFrame  # every head for every pair of senses
+    verdicts: pd.DataFrame  # the verdict on every head, with its reasons
+    word_heads: pd.DataFrame  # every head for every word, means over its pairs of senses
+    distances: pd.DataFrame  # net effects by the distance from the cue
+    by_depth: pd.DataFrame  # the net effect of every head at every later depth
+    depth: pd.DataFrame  # how far apart the senses are at every depth
+    sentences: pd.DataFrame  # every sentence, and its use
+    left_out: pd.DataFrame  # what was left out of the input, with the reason
+    controls: pd.DataFrame  # unambiguous nouns in the word's place, by depth
+    mlps: pd.DataFrame  # the effect of every MLP on the word and on unambiguous nouns
+    mixers: pd.DataFrame  # the mixers that replace attention in some layers of a hybrid
+    head_parts: pd.DataFrame  # swaps of parts of a head: its pattern, its values, its mean
+    curves: pd.DataFrame  # how much of the gap the top heads keep, by their number
+    random_sets: pd.DataFrame  # how much of the gap random sets of heads keep
+    separation_controls: pd.DataFrame  # AUROC of every head under each control
+    shares: pd.DataFrame  # direct shares of the gap by component
+    predictions: pd.DataFrame  # every tested sentence: its coordinate and the nearest sense
+    why_it_attends: pd.DataFrame  # why the top heads attend to the cue
+    qk_attribution: pd.DataFrame  # their scores at the cue, split into pairs of parts
+    qk_interventions: pd.DataFrame  # score and attention that are lost if a part is replaced
+    ov_attribution: pd.DataFrame  # the heads' write from the cue, part by part
+    cue_sample: pd.DataFrame  # a sample of the vocabulary as the cue
+    cue_samples: pd.DataFrame  # the samples of cues in a row each
+    profiles: pd.DataFrame  # what every head does in general
+    elsewhere: pd.DataFrame  # natural sentences in which the top heads write most
+    directions: pd.DataFrame  # leading singular directions of their matrices, as tokens
+    readings: pd.DataFrame  # the coordinate of every sentence
+    decomposition: pd.DataFrame  # the coordinate of some sentences by token and component
+    showcase: pd.DataFrame  # the sentences that a page shows
+    positions: pd.DataFrame  # effects of single positions, layer by layer
+    edges: pd.DataFrame  # edges between senders and receivers
+
+
+class EvaluationTables(Tables):
+    """The tables that every evaluation has."""
+
+    words: pd.DataFrame  # every word at its chosen depth, with the baselines
+    depths: pd.DataFrame  # every word at every depth
+    mean: pd.DataFrame  # every method and depth, averaged over the words
+    left_out: pd.DataFrame  # what was not used, with the reason
+
+
+def table_names(result: type[Tables]) -> set[str]:
+    """The names of the tables that results of a class may have."""
+    return {name for each in result.__mro__ for name in inspect.get_annotations(each)} - {"frames"}
 
 
 class PageTables(dict[str, pd.DataFrame]):
@@ -108,7 +101,7 @@ class PageTables(dict[str, pd.DataFrame]):
     """
 
     def __missing__(self, name: str) -> pd.DataFrame:
-        if isinstance(getattr(StudyTables, name, None), TableAttribute):
+        if name in table_names(StudyTables):
             return pd.DataFrame()
         raise KeyError(f"{name!r} is no table of a study")
 

@@ -11,11 +11,11 @@ import pandas as pd
 import torch
 from torch import Tensor
 
-from probe.errors import InputError, UnsupportedModel, whole_number
+from probe.errors import InputError, UnsupportedModel
 from probe.model import forward, qk
 from probe.model.decomposition import logit_direction
 from probe.model.load import ModelSource, load
-from probe.model.model import Model
+from probe.model.model import Model, require_head
 from probe.model.records import AttentionTrace, CrossTrace, PairTrace, Trace
 from probe.model.tokens import Tokens, text_position, token_id
 from probe.model.trace import trace
@@ -267,18 +267,7 @@ def _load_checked(model: ModelSource, request: Request, doing: str) -> Model:
     config = model.config
     of_decoder = config.start_token is not None and request.stack != "encoder"
     layers = config.n_decoder_layers if of_decoder else config.n_layers
-    bounds = (("layer", request.layer, layers), ("head", request.head, config.n_heads))
-    for name, number, size in bounds:
-        if whole_number(number) is None or not 0 <= number < size:
-            raise InputError(
-                f"{doing} of {model.name}: {name} is {number!r}, expected 0 to {size - 1}. Choose "
-                "one of these."
-            )
-    if not config.has_heads(request.layer):
-        raise InputError(
-            f"{doing} of {model.name}: its layer {request.layer} has no attention, and no heads. "
-            "Give a layer with attention."
-        )
+    require_head(model, request.layer, request.head, doing=doing, layers=layers)
     for option, value, choices in (
         ("by", request.by, get_args(qk.By)),
         ("stack", request.stack, get_args(Stack)),

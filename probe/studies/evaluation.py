@@ -76,7 +76,7 @@ from probe.patching.sets import Mask, mask_of, other_sets
 from probe.progress import Progress, silent
 from probe.provenance import hash_of, manifest
 from probe.results import frames as tables
-from probe.results.tables import TableAttribute, Tables
+from probe.results.tables import EvaluationTables
 from probe.stats import resampling
 from probe.stats.resampling import Array
 from probe.studies.heads_given import HeadsSource, heads_of, name_of_head
@@ -135,17 +135,12 @@ Row = dict[str, Any]
 
 
 @dataclass(frozen=True, eq=False)
-class Evaluation(Tables, Displayed):
+class Evaluation(EvaluationTables, Displayed):
     """Accuracy and macro-F1 as frames (`probe.results.columns` describes every column)."""
 
     manifest: dict[str, Any]  # how the result was computed
     frames: dict[str, pd.DataFrame]  # by name
     cautions: tuple[str, ...] = ()  # cautions about the numbers, in sentences
-
-    words = TableAttribute()  # every word at its chosen depth, with the baselines
-    depths = TableAttribute()  # every word at every depth
-    mean = TableAttribute()  # every method and depth, averaged over the words
-    left_out = TableAttribute()  # what was not used, with the reason
 
     @property
     def sentences(self) -> pd.DataFrame | None:

@@ -11,7 +11,7 @@ import pandas as pd
 from typing_extensions import TypeAliasType
 
 from probe.errors import InputError
-from probe.model.model import Model
+from probe.model.model import Model, require_head
 from probe.patching.sets import HeadIndex
 
 # Columns that order the heads of a file: the first one that it has is used. A report's pages are
@@ -169,18 +169,9 @@ def _first_by_effect(
 def _require_in_model(heads: Sequence[HeadIndex], model: Model) -> None:
     """Raises InputError for a head that the model does not have, and for a layer with fewer heads
     outside the set than in it: a random set has none of the set's heads."""
-    layers, number = model.config.n_layers, model.config.n_heads
     for layer, head in heads:
-        if not (0 <= layer < layers and 0 <= head < number):
-            raise InputError(
-                f"Cannot ablate L{layer}H{head}: {model.name} has no such head, expected layers 0 "
-                f"to {layers - 1} and heads 0 to {number - 1}. Name heads of this model."
-            )
-        if not model.config.has_heads(layer):
-            raise InputError(
-                f"Cannot ablate heads of {model.name}: its layer {layer} has no attention, and no "
-                "heads. Name heads of other layers."
-            )
+        require_head(model, layer, head, doing=f"Cannot ablate {name_of_head((layer, head))}")
+    number = model.config.n_heads
     for layer, ablated in Counter(layer for layer, _ in heads).items():
         remaining = number - ablated
         if ablated > remaining:

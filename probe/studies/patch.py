@@ -38,9 +38,10 @@ from typing_extensions import TypeAliasType
 
 from probe.errors import InputError, UnsupportedModel
 from probe.model import forward
+from probe.model.architectures import require_single
 from probe.model.hooks import Hook
 from probe.model.load import ModelSource, load
-from probe.model.model import Model
+from probe.model.model import Model, require_head
 from probe.model.tokens import Tokens, text_position, token_id, tokenize
 from probe.model.trace import target_states
 from probe.model.weights import Weights, weights_of
@@ -251,20 +252,10 @@ def patch_hooks(
         torch.Size([1, 4])
     """
     model = load(model)
-    weights = weights_of(model)
-    n_layers, n_heads, *_ = weights.shape
+    require_single(model.config.architecture, "a swap in hooks")
     pairs = _heads(model, heads)
     for layer, head in pairs:
-        if not (0 <= layer < n_layers and 0 <= head < n_heads):
-            raise InputError(
-                f"Cannot hook L{layer}H{head} of {model.name}: it has {n_layers} layers of "
-                f"{n_heads} heads. Give (layer, head) of one of them."
-            )
-        if not model.config.has_heads(layer):
-            raise InputError(
-                f"Cannot hook L{layer}H{head} of {model.name}: its layer {layer} has no attention, "
-                "and no heads. Give a head of a layer with attention."
-            )
+        require_head(model, layer, head, doing=f"Cannot hook L{layer}H{head}")
     donor = tokenize(model, text)
     recipient = tokenize(model, against)
     to = text_position(recipient, at)

@@ -71,12 +71,26 @@ class StudyOptions:
     max_pairs: the largest number of pairs of sentences for two senses
     permutations: of senses, and of signs, in the tests of heads, MLPs and edges
     controls: the unambiguous nouns to compare with; None for the nouns that ship, () for none
+
+    Raises InputError for a number that is too small.
     """
 
     seed: int = 0
     max_pairs: int = 24
     permutations: int = 1000
     controls: tuple[str, ...] | None = None
+
+    def __post_init__(self) -> None:
+        number = whole_number(self.permutations)
+        if number is None or number < FEWEST_PERMUTATIONS:
+            raise InputError(
+                f"{DOING}: got permutations = {self.permutations!r}, expected a whole number from "
+                f"{FEWEST_PERMUTATIONS} on, so that p can reach .01. Omit it for the default, "
+                "1,000."
+            )
+        for name, smallest in SMALLEST_ALLOWED.items():
+            usual = getattr(StudyOptions, name)
+            require_at_least(smallest, getattr(self, name), name, doing=DOING, usual=usual)
 
 
 # Default options for measuring one word.
@@ -248,30 +262,18 @@ def study(
         ('sentence_pair', 'layer', 'head')
     """
     check_out(out, DOING)
-    inputs = study_inputs(
-        model,
-        words,
-        sentences,
-        seed=seed,
-        permutations=permutations,
-        max_pairs=max_pairs,
-        controls=controls,
-        experiments=experiments,
-    )
+    options = StudyOptions(seed, max_pairs, permutations, as_nouns(controls))
+    inputs = study_inputs(model, words, sentences, options, experiments)
     [result] = studies(inputs, progress, out=out)
     return result
 
 
 def study_inputs(
     model: ModelSource,
-    words: Sequence[str] | str | None = None,
-    sentences: Any = None,
-    *,
-    seed: int = StudyOptions.seed,
-    permutations: int = StudyOptions.permutations,
-    max_pairs: int = StudyOptions.max_pairs,
-    controls: Sequence[str] | str | None = None,
-    experiments: Collection[str] | str | None = None,
+    words: Sequence[str] | str | None,
+    sentences: Any,
+    options: StudyOptions,
+    experiments: Collection[str] | str | None,
 ) -> StudyInputs:
     """All that a study reads and measures, checked before any work.
 
@@ -281,9 +283,6 @@ def study_inputs(
     experiment_names = choose(experiments)
     model = load(model)
     require_single(model.config.architecture, "a study")
-    options = _checked_options(
-        seed=seed, max_pairs=max_pairs, permutations=permutations, controls=controls
-    )
     user_corpus = None if sentences is None else as_corpus(sentences, words)
     corpora = {
         word: sentences_of(word, user_corpus, model) for word in choose_words(words, user_corpus)
@@ -350,26 +349,6 @@ def studies(
         records = word_records.measure(names, countdown)
         countdown.begin(TABLES)
         yield _assemble(inputs, certificate, records, names, [job.name for job in jobs])
-
-
-def _checked_options(
-    *,
-    seed: int,
-    max_pairs: int,
-    permutations: int,
-    controls: Sequence[str] | str | None,
-) -> StudyOptions:
-    """The options of a study. Raises InputError for an invalid number."""
-    options = StudyOptions(seed, max_pairs, permutations, as_nouns(controls))
-    if whole_number(permutations) is None or permutations < FEWEST_PERMUTATIONS:
-        raise InputError(
-            f"{DOING}: got permutations = {permutations!r}, expected a whole number from "
-            f"{FEWEST_PERMUTATIONS} on, so that p can reach .01. Omit it for the default, 1,000."
-        )
-    for name, smallest in SMALLEST_ALLOWED.items():
-        usual = getattr(StudyOptions, name)
-        require_at_least(smallest, getattr(options, name), name, doing=DOING, usual=usual)
-    return options
 
 
 def _word_options(options: StudyOptions, experiments: frozenset[str], *, words: int) -> Options:

@@ -147,7 +147,7 @@ MODULES = {
 PUBLIC = {
     "probe": {*probe.__all__, "charts"},
     "charts": set(charts.__all__),
-    "timing": set(timing.__all__),
+    "timing": {name for name in vars(timing) if not name.startswith("_")},
     "attention": {name for name in vars(attention) if not name.startswith("_")},
 }
 
@@ -177,16 +177,13 @@ def test_a_private_name_is_noticed():
 
 
 @pytest.mark.campaign
-def test_the_quick_benchmark_has_right_results_and_a_page(tmp_path):
+def test_the_quick_benchmark_compares_each_work(tmp_path):
     command = [sys.executable, str(ROOT / "analyses" / "speed.py"), "--quick"]
     environment = os.environ | {"PROBE_OUT": str(tmp_path)}
     subprocess.run(command, check=True, capture_output=True, env=environment, cwd=tmp_path)
-    targets = pd.read_csv(tmp_path / "targets.csv").set_index("work")
-    assert targets.loc["largest difference of the two, of the residual's unit", "ratio"] < 1e-5
-    assert len(targets) == 19 and targets["ratio"].notna().all()
-    assert set(pd.read_csv(tmp_path / "scaling.csv")["axis"]) == {"sentences", "pairs", "tokens"}
-    page = (tmp_path / "speed.html").read_text(encoding="utf-8")
-    assert page.count('class="chart"') == 3 and "default-src &#39;none&#39;" in page
+    costs = pd.read_csv(tmp_path / "speed.csv")
+    assert len(costs) == 3 and (costs["ratio_low"] > 0).all()
+    assert costs.set_index("against").loc["these swaps", "ratio"] > 1
 
 
 @pytest.mark.parametrize(
@@ -329,12 +326,6 @@ def test_the_arithmetic_of_the_benchmark_by_hand():
     ratios = [comparison[name] for name in ("ratio", "ratio_low", "ratio_high")]
     assert ratios == pytest.approx([0.3, 0.2, 0.4])  # the median of the ratios of the turns
     assert (comparison["seconds"], comparison["against_seconds"]) == (8, 20)
-    sizes = np.array([8, 32, 128, 512, 1024])
-    assert timing.exponent(sizes, 3 * sizes**1.5) == pytest.approx(1.5)
-    share, tenth = timing.square_part(sizes, 5 + 2 * sizes + 0.01 * sizes**2)
-    assert share == pytest.approx(0.01 * 1024**2 / (5 + 2 * 1024 + 0.01 * 1024**2))
-    assert 0.01 * tenth**2 == pytest.approx(0.1 * (5 + 2 * tenth + 0.01 * tenth**2))
-    assert timing.square_part(sizes, 5 + 2 * sizes) == (0, float("inf"))
 
 
 def test_the_loops_that_are_timed_compute_what_the_library_computes():
@@ -356,12 +347,3 @@ def test_the_loops_that_are_timed_compute_what_the_library_computes():
     assert looped.abs().max() > 1e-3
     estimated = timing.both_ways_by_gradients(model, pairs, direction, steps=20)
     assert (estimated - effects).abs().max() < 0.05 * effects.abs().max()
-
-
-def test_the_sets_of_a_curve_are_nested_and_then_matched_per_layer():
-    masks = timing.curve_sets(3, 4)
-    nested, random_sets = masks[:12], masks[12:]
-    assert nested.flatten(1).sum(1).tolist() == list(range(1, 13)) and len(random_sets) > 100
-    assert (nested[1:] >= nested[:-1]).all()
-    per_layer = {tuple(mask.sum(1).tolist()) for mask in random_sets}
-    assert per_layer <= {tuple(mask.sum(1).tolist()) for mask in nested}

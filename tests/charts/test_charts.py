@@ -12,7 +12,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from example_survey import make_survey
-from inside import ORDER, StudyTables, SurveyTables, TableAttribute, palette
+from inside import ORDER, StudyTables, SurveyTables, palette, table_names
 from seeds import mostly_campaign
 from stored_study import stored_study
 
@@ -157,21 +157,12 @@ def test_numbers_that_json_lacks_are_left_empty_in_the_data_of_a_chart():
 NAMES = [name for name, _ in inspect.getmembers(StudyCharts, inspect.isfunction) if name[0] != "_"]
 
 
-def tables_of(kind):
-    return {
-        name
-        for each in kind.__mro__
-        for name, value in vars(each).items()
-        if type(value) is TableAttribute
-    }
-
-
 @pytest.mark.parametrize("name", NAMES)
 def test_a_chart_of_a_result_has_the_name_of_its_table(name):
     result, kind = STUDY, StudyTables
     if name.startswith("survey"):
         result, kind = make_survey(), SurveyTables
-    assert name in tables_of(kind)
+    assert name in table_names(kind)
     words = () if kind is SurveyTables else ("mole",)
     if len(result.frames[name]):
         chart = getattr(result.charts, name)(*words)
@@ -201,7 +192,7 @@ def test_a_chart_without_rows_and_a_table_that_does_not_exist_are_refused():
         with pytest.raises(AttributeError, match=f"^this study has no '{name}'; its frames are "):
             getattr(STUDY, name)
     # `certificate` is the record, whose rows are in the table of that name.
-    assert {*FRAMES, *make_survey().frames} - {"certificate"} == tables_of(StudyTables)
+    assert {*FRAMES, *make_survey().frames} - {"certificate"} == table_names(StudyTables)
     assert STUDY.heads is FRAMES["heads"]
 
 

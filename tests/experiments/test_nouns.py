@@ -233,14 +233,14 @@ def test_states_with_replaced_tokens_equal_a_run_of_the_changed_text(family, rep
     where = torch.tensor([[False, True], [False, False], [True, True]])
     some = replace_tokens(weights, texts, replacements, where=where)
     for name in ("z", "hidden"):
-        assert torch.equal(getattr(some, name), getattr(states, name)[where])
+        assert torch.equal(getattr(some, name), getattr(states, name)[where.flatten()])
     # Swapping in the text's own activations changes nothing; another text's activations do.
     original = replace_tokens(weights, texts[:1], [texts[0].ids[texts[0].at :][:1]])
     direction = torch.eye(original.resid.shape[-1], dtype=torch.float64)
     stages = direction[:1].expand(len(weights.blocks), -1)[None]
-    assert swap_mlps(weights, texts[:1], original.hidden[:, 0], stages).abs().max() < 1e-12
-    assert swap_heads(weights, texts[:1], original.z[:, 0], stages).abs().max() < 1e-12
-    changed_hidden = states.hidden[:1, 0]
+    assert swap_mlps(weights, texts[:1], original.hidden, stages).abs().max() < 1e-12
+    assert swap_heads(weights, texts[:1], original.z, stages).abs().max() < 1e-12
+    changed_hidden = states.hidden[:1]
     assert swap_mlps(weights, texts[:1], changed_hidden, stages)[:, :, -1].abs().max() > 1e-6
 
 
@@ -254,9 +254,9 @@ def test_an_mlp_is_swapped_as_if_its_write_were_replaced():
         states.resid.shape[-1], dtype=torch.float64, generator=torch.Generator().manual_seed(0)
     )
     stages = direction.expand(1, len(weights.blocks), -1)
-    shifts = swap_mlps(weights, texts, states.hidden[:, 1], stages)
+    shifts = swap_mlps(weights, texts, states.hidden[1:], stages)
     for layer, block in enumerate(weights.blocks):
-        change = (states.hidden[0, 1, layer] - states.hidden[0, 0, layer]) @ block.w_hidden
+        change = (states.hidden[1, layer] - states.hidden[0, layer]) @ block.w_hidden
         assert float(shifts[0, layer, layer]) == pytest.approx(float(change @ direction), abs=1e-10)
         assert (shifts[0, layer, :layer] == 0).all()
 
@@ -273,7 +273,7 @@ def test_the_effect_of_an_mlp_is_read_at_the_depth_of_its_layer(tiny):
     weights = read_weights(tiny)
     texts = [material.texts[row] for row in range(len(material))]
     word = [tuple(text.ids[text.at : text.at + 1]) for text in texts]
-    hidden = replace_tokens(weights, texts, word[:1], parts=("hidden",)).hidden[:, 0]
+    hidden = replace_tokens(weights, texts, word[:1], parts=("hidden",)).hidden
     axes = axes_until(pair.sense.axes.in_units(), len(weights.blocks))
     whole = run_swaps(partial(swap_mlps, weights), texts, hidden, axes, pair.pairs).net
     expected = whole[:, np.arange(len(at)), at]
@@ -504,7 +504,7 @@ def test_a_word_at_the_start_of_a_text_has_nothing_before_it(family):
     torch.testing.assert_close(states.resid[0, 0], expected[0], atol=1e-10, rtol=1e-10)
     direction = torch.ones(1, len(weights.blocks), states.resid.shape[-1], dtype=torch.float64)
     original = replace_tokens(weights, texts[:1], [(5,)])
-    assert swap_mlps(weights, texts[:1], original.hidden[:, 0], direction).abs().max() < 1e-11
+    assert swap_mlps(weights, texts[:1], original.hidden, direction).abs().max() < 1e-11
 
 
 def test_a_text_with_the_word_in_other_tokens_is_not_compared():

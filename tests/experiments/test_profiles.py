@@ -27,6 +27,7 @@ from transformers import GPT2Config, PreTrainedTokenizerFast
 import probe
 from probe import charts, load
 from probe.charts.maps import in_general
+from probe.experiments import directions
 from probe.experiments import profiles as room
 
 # --- heads built by hand --------------------------------------------------------------------------
@@ -376,7 +377,7 @@ def test_leading_directions_are_singular_vectors_with_their_share_of_the_squared
     generator = torch.Generator().manual_seed(0)
     first, second = (torch.randn(20, 6, generator=generator).double() for _ in range(2))
     product = first @ second.T
-    found = room.leading_directions(first, second.T)
+    found = directions.leading_directions(first, second.T)
     sizes = torch.linalg.svdvals(product)
     torch.testing.assert_close(found.shares, (sizes.square() / product.square().sum())[:3])
     torch.testing.assert_close(product.T @ found.reads, found.writes * sizes[:3])
@@ -390,7 +391,7 @@ def test_the_stream_of_a_token_is_its_embedding_and_the_write_of_mlp_0(kind):
     weights = room.stack_of(model)
     block, config = weights.blocks[0], weights.config
     ids = torch.tensor([5, 9])
-    entering, after = room.streams_of_tokens(weights, ids)
+    entering, after = directions.streams_of_tokens(weights, ids)
     table = weights.raw[config.family.embed + ".weight"][ids]
     if kind != "bert":
         torch.testing.assert_close(entering, table * config.embed_scale)
@@ -499,7 +500,7 @@ def test_a_card_says_what_its_head_does_in_general(tiny, tmp_path):
     tokens = study.elsewhere.groupby(["layer", "head", "chosen", "number"])
     assert tokens.ngroups == top * 2 * room.SHOWN
     assert np.allclose(tokens["attention"].sum(), 1, atol=1e-4)
-    assert len(study.directions) == top * 2 * 2 * 2 * room.DIRECTIONS * room.ENDS
+    assert len(study.directions) == top * 2 * 2 * 2 * directions.DIRECTIONS * directions.ENDS
     probe.write(study, tmp_path)
     page = (tmp_path / REPORT).read_text(encoding="utf-8")
     assert page.count("<h3>In general</h3>") == top

@@ -161,4 +161,4 @@ def test_a_patch_has_rows_for_existing_heads_only_and_others_cannot_be_hooked(mo
     message = refused(lambda: probe.patch_hooks(model, **pair, heads=[(0, 1)]))
     assert "its layer 0 has no attention, and no heads. Give" in message
     message = refused(lambda: probe.evaluate(model, sentences=[], without=["L1H0", "L2H1"]))
-    assert "its layer 2 has no attention, and no heads. Name" in message
+    assert "its layer 2 has no attention, and no heads. Give" in message

@@ -12,7 +12,7 @@ import pytest
 import torch
 from families import EACH_HYBRID, HEADS, LAYERS, PAIRED, each_family, family_model
 from handmade import random_model
-from inside import logit_lens, residual_stream, target_states, trace_target
+from inside import logit_lens, residual_stream, target_states
 from torch import Tensor
 from torch.nn.utils import parameters_to_vector, vector_to_parameters
 from transformers import GPT2LMHeadModel
@@ -299,18 +299,6 @@ def test_weights_that_share_one_block_of_memory_are_pickled_without_it() -> None
     record = probe.trace(probe.load(plain, tokenizer=family_model("gpt2").tokenizer), "the bank")
     assert record.stack.blocks[0].w_o.untyped_storage().nbytes() == flat.nbytes
     assert len(pickle.dumps(record)) < flat.nbytes / 2
-
-
-@pytest.mark.parametrize("kind", ["llama", "bert", "qwen3_5_text"])
-def test_one_position_of_a_text_is_pickled_without_the_others(kind: str) -> None:
-    model = family_model(kind)
-    record = trace_target(model, probe.tokenize(model, TEXT), "mole")
-    after, layer = again(record), next(filter(model.config.has_heads, range(LAYERS)))
-    assert_same(after.delta_e(layer, 1), record.delta_e(layer, 1))
-    assert_same(after.delta_e_by_source(layer, 1), record.delta_e_by_source(layer, 1))
-    for name in ("q", "pattern", "resid", "mlp_out"):
-        tensor = getattr(after.states, name)
-        assert tensor.untyped_storage().nbytes() == tensor.nbytes
 
 
 def test_a_deep_copy_shares_the_weights_but_not_the_numbers() -> None:

@@ -144,7 +144,7 @@ def test_the_shell_completes_commands_and_options(run, monkeypatch, tmp_path):
 
 
 def test_user_sentences_need_a_sense_and_a_text(run, tmp_path, monkeypatch):
-    def fail_with_words(model, words, sentences, **_):
+    def fail_with_words(model, words, sentences, *_):
         raise InputError(
             f"{words} {[(row.word, row.sense, row.start) for row in sentences.sentences[:2]]}."
         )
@@ -184,7 +184,7 @@ def test_the_command_on_a_page_is_complete(run, tmp_path, monkeypatch, words, op
     result = SimpleNamespace(unfinished=())
     for module, name, replaced in (
         (cli, "_say_cautions", lambda *_, **__: None),
-        (study_run, "study_inputs", lambda *_, **__: SimpleNamespace(model=None)),
+        (study_run, "study_inputs", lambda *_: SimpleNamespace(model=None)),
         (study_run, "plan_study", lambda _: SimpleNamespace(words=words)),
         (study_run, "studies", lambda *_, **__: [result]),
         (write, "write", lambda *_, command, tables: commands.append(command)),

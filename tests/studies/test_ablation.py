@@ -333,7 +333,7 @@ NO_EFFECT = "none of the columns layer, head, rank is the effect of a head, expe
         ("L1H0,,L1H1", None, f"Cannot ablate heads: '' {LIST}"),
         ((1, 2), None, f"Cannot ablate heads: 1 {LIST}"),
         (7, None, f"Cannot ablate heads: 7 {LIST}"),
-        ("L1H0,L9H1", None, "has no such head, expected layers 0 to 2 and heads 0 to 3"),
+        ("L1H0,L9H1", None, "layer is 9, expected 0 to 2"),
         ("L1H0,L2H1", 3, "got the list L1H0,L2H1, and no effects. Omit top"),
         ("L1H0,L1H1,L1H2", None, "of the 4 heads of layer 1, 3 are ablated and 1 remain"),
         ("heads.csv", None, "Cannot read heads from heads.csv: there is no such file"),

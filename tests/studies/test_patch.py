@@ -287,7 +287,7 @@ def test_hooks_need_a_list_of_heads_that_the_model_has_and_a_run_of_the_other_te
     model = model_of("gpt2")
     with pytest.raises(InputError, match=r"expected a list of \(layer, head\)"):
         probe.patch_hooks(model, A, against=B, at="bank", heads=heads)
-    with pytest.raises(InputError, match="Cannot hook L2H0 of gpt2: it has 2 layers of 4 heads"):
+    with pytest.raises(InputError, match="Cannot hook L2H0 of gpt2: layer is 2, expected 0 to 1"):
         probe.patch_hooks(model, A, against=B, at="bank", heads=[(2, 0)])
     hooks = probe.patch_hooks(model, A, against=B, at="bank", heads=[(0, 1)])
     with pytest.raises(InputError, match="the hooks were made for the"):

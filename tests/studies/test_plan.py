@@ -8,6 +8,7 @@ import pytest
 from inside import (
     TOO_FEW_NOUNS,
     GatePreview,
+    StudyOptions,
     head_effects,
     likely,
     plan_study,
@@ -22,9 +23,14 @@ import probe
 SENTENCES = probe.lexicon.expand("bank").sentences
 
 
+def inputs_of_bank(model, *, sentences=None, experiments=None, **options):
+    """What a study of bank measures."""
+    return study_inputs(model, "bank", sentences, StudyOptions(**options), experiments)
+
+
 def plan(model, **options):
     """The plan of a study of bank."""
-    return plan_study(study_inputs(model, "bank", **options))
+    return plan_study(inputs_of_bank(model, **options))
 
 
 CUES = ("river", "lake", "sea", "shore"), ("loan", "cash", "debt", "credit")
@@ -89,7 +95,7 @@ def test_the_sentences_are_counted_with_what_to_change(tiny, sentences, expected
 
 
 def test_unusable_nouns_are_reported_before_the_work(tiny):
-    with_nouns = plan(tiny, controls=["fence", "washing machine", "bank"])
+    with_nouns = plan(tiny, controls=("fence", "washing machine", "bank"))
     assert sentences_suffice(with_nouns)[1:] == [
         "washing machine is not put in the place of bank: it has 4 tokens and the word has 1.",
         "bank is not put in the place of bank: it is the word itself.",
@@ -141,7 +147,7 @@ def test_the_dry_run_has_the_gates_of_the_study_and_no_tokens_are_run_twice(tiny
     """The p values equal those of the study, with and without nouns. Swaps, nouns, MLPs and sets of
     heads share what a text has before the word."""
     options = {"sentences": SENTENCES[:96], "permutations": 99, "max_pairs": 8}
-    [gates] = preview_gates(study_inputs(tiny, "bank", experiments=["nouns"], **options))
+    [gates] = preview_gates(inputs_of_bank(tiny, experiments=["nouns"], **options))
     runs = []
     run_past = variants.run_past
 
@@ -158,7 +164,7 @@ def test_the_dry_run_has_the_gates_of_the_study_and_no_tokens_are_run_twice(tiny
     for name in ("gap_p", "nuisance_p", "untrained_p", "ambiguity_p"):
         assert getattr(gates, name) == row[name], name
     without_nouns = options | {"experiments": ["nouns"], "controls": ()}
-    [without] = preview_gates(study_inputs(tiny, "bank", **without_nouns))
+    [without] = preview_gates(inputs_of_bank(tiny, **without_nouns))
     assert without.gap_p == gates.gap_p and math.isnan(without.ambiguity_p)
 
 

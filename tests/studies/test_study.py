@@ -14,6 +14,7 @@ from embedded import embedded
 from inside import (
     COLUMNS,
     REPORT,
+    StudyOptions,
     decimal,
     every_experiment,
     manifest_of,
@@ -56,7 +57,8 @@ def sentences_of(word, frames=1):
 
 
 SENTENCES = [*sentences_of("bank"), *sentences_of("mole")]
-OPTIONS = {"sentences": SENTENCES, "permutations": 199, "max_pairs": 8}
+NUMBERS = {"permutations": 199, "max_pairs": 8}
+OPTIONS = {"sentences": SENTENCES} | NUMBERS
 QUICK = {"sentences": sentences_of("bank"), "permutations": 99, "max_pairs": 8}
 
 
@@ -78,7 +80,8 @@ def folder(tmp_path_factory):
 def answer(tiny, folder):
     """The study of one of the words and the page at the time of the answer; nothing else is
     measured."""
-    study = next(studies(study_inputs(tiny, "mole", **OPTIONS), out=folder, answer_first=True))
+    inputs = study_inputs(tiny, "mole", SENTENCES, StudyOptions(**NUMBERS), None)
+    study = next(studies(inputs, out=folder, answer_first=True))
     probe.write(study, folder, command="probe report")
     return study
 
@@ -352,7 +355,7 @@ def test_a_stopped_study_resumes_and_has_the_same_numbers(tiny, answer, study, f
     assert f"An encoder can: <code>probe report mole --model {BOTH_WAYS}</code>" in page
 
     run.clear()
-    inputs = study_inputs(tiny, "mole", experiments=["sets"], **OPTIONS)
+    inputs = study_inputs(tiny, "mole", SENTENCES, StudyOptions(**NUMBERS), ["sets"])
     [part] = studies(inputs, out=folder, answer_first=True)
     assert not run and part.options["experiments"] == ["senses", "heads", "sets"]
     assert "curves" in part.frames and {"controls", "edges"}.isdisjoint(part.frames)

@@ -125,7 +125,7 @@ if TYPE_CHECKING:
         visible_token,
         whole_words,
     )
-    from probe.model.trace import target_states, traces
+    from probe.model.trace import target_states, trace_target, traces
     from probe.model.variants import TargetText
     from probe.model.weights import Weights, read_stacks
     from probe.pages import sections, terminal, write

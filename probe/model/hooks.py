@@ -10,6 +10,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -19,6 +20,9 @@ from probe.model import blocks
 from probe.model.architectures.family import QUANTITIES_OF_HEADS, Attention
 from probe.model.model import ONE_THREAD, Config, Model, refuse
 from probe.model.weights import Weights, layers_of, read_stacks
+
+if TYPE_CHECKING:
+    from transformers import Cache
 
 # Vectors with axes position, head in a hook, and head, position in a trace.
 HEAD_VECTORS = ("q", "k", "v", "z")
@@ -115,6 +119,18 @@ def run(
         return base(ids, attention_mask=mask, use_cache=use_cache).last_hidden_state
 
 
+def _run_cached(model: Model, ids: Sequence[int], cache: "Cache", *, start: int) -> None:
+    """One forward of tokens that follow the `start` ones in `cache`, to which their keys and values
+    are added.
+    """
+    tokens = torch.tensor([[*ids]], device=model.device)
+    positions = {}
+    if model.config.positions.kind == "rotary":  # Bamba's own count begins anew at every call
+        positions["position_ids"] = torch.arange(start, start + len(ids), device=model.device)[None]
+    base = model.bridge.original_model.base_model
+    base(tokens, past_key_values=cache, use_cache=True, **positions)
+
+
 def pad_rows(model: Model, rows: Sequence[Sequence[int]]) -> Tensor:
     """Rows of ids as one tensor, padded on the right. `-> row pos`"""
     width = max(map(len, rows))
@@ -159,6 +175,30 @@ def read_at(
     if later is not None:
         elsewhere["later_z"] = torch.stack(_every_layer(model.config, "z", later_z), dim=1).cpu()
     return _stack_layers(model, recorded[""]) | elsewhere
+
+
+def read_last(
+    model: Model, ids: Sequence[int], cache: "Cache", values: Tensor, *, start: int
+) -> dict[str, Tensor]:
+    """`read_at` of the last of some tokens of one text in a causal model. They follow the
+    `start` tokens in `cache`.
+
+    values: `layer head pos d_head`, to which V of all these tokens is written
+
+    Their keys and values are added to the cache.
+    """
+    with_heads = [layer for layer in range(len(values)) if model.config.has_heads(layer)]
+    layers = iter([values[layer] for layer in with_heads])
+
+    def select(name: str, tensor: Tensor) -> Tensor:
+        if name == "v":
+            heads_first = tensor[0].transpose(0, 1)
+            next(layers)[:] = formulas.repeat_kv(heads_first, model.config.n_heads)
+        return tensor[:, :, -1] if name == "pattern" else tensor[:, -1]
+
+    with recording(model, select, _at_one_position(model)) as recorded:
+        _run_cached(model, ids, cache, start=start)
+    return _stack_layers(model, recorded[""])
 
 
 def _at_one_position(model: Model) -> tuple[str, ...]:

@@ -1,5 +1,5 @@
-"""The recorded quantities: everything about one text (`Trace`), or the target positions of many
-texts (`TargetStates`).
+"""The recorded quantities: everything about one text (`Trace`), the target positions of many
+texts (`TargetStates`), or one position of one text.
 
 A record checks its shapes. ΔE is never stored completely: for one head at one position it is z W_O,
 by source token A[t, j] V[j] W_O. Both are computed on demand from the hooked z, pattern and V.
@@ -453,6 +453,39 @@ def _gated_values(block: Block, head: int, v: Tensor, x: Tensor) -> Tensor:
     if block.w_head_gate is None:
         return v
     return attention.gated(v[None], x[None].to(v), block.w_head_gate[head, None].to(v))[0]
+
+
+@dataclass(frozen=True, eq=False)
+class TargetTrace:
+    """One position `at` of one text.
+
+    states: a single row
+    v: `layer head pos d_head`, up to that position
+    """
+
+    tokens: Tokens
+    weights: Weights
+    at: int
+    states: TargetStates
+    v: Tensor
+
+    def delta_e(self, layer: int, head: int) -> Tensor:
+        """ΔE of one head at the position, without b_O: z W_O. `-> d_model`"""
+        return attention.write(
+            self.states.z[0, layer, head], self.weights.blocks[layer].w_o[head].cpu()
+        )
+
+    def delta_e_by_source(self, layer: int, head: int) -> Tensor:
+        """ΔE of one head by source token: A[at, j] V[j] W_O. `-> key_pos d_model`
+
+        The sum over key_pos is `delta_e`.
+        """
+        block = self.weights.blocks[layer]
+        resid_pre = self.states.resid[0, layer].to(self.weights.device)
+        x = blocks.attention_input(block, resid_pre, self.weights.config)
+        v = _gated_values(block, head, self.v[layer, head], x)
+        pattern_row = self.states.pattern[0, layer, head].to(v.dtype)
+        return attention.write_by_source(pattern_row, v, block.w_o[head].cpu())
 
 
 @dataclass(frozen=True, eq=False)

@@ -1,5 +1,5 @@
-"""Records of the quantities that a hooked model computed: everything about one text, or the target
-positions of many texts.
+"""Records of the quantities that a hooked model computed: everything about one text, the target
+positions of many texts, or one position of a long text.
 
 `probe.model.hooks` reads the numbers; the records are in `probe.model.records`.
 """
@@ -16,16 +16,20 @@ from probe.errors import InputError, whole_number
 from probe.model import forward, hooks
 from probe.model.load import ModelSource, load
 from probe.model.model import Model
-from probe.model.records import CrossTrace, PairTrace, TargetStates, Trace
+from probe.model.records import CrossTrace, PairTrace, TargetStates, TargetTrace, Trace
 from probe.model.tokens import (
     Tokens,
     batch_by_length,
     batch_of_like_length,
     in_order,
+    position,
     target_tokens,
     tokenize,
 )
 from probe.model.weights import Weights, weights_of
+
+# Tokens of a long text that are run together; only this many rows of a pattern exist at a time.
+CHUNK = 64
 
 
 @overload
@@ -102,6 +106,50 @@ def _trace_pair(model: Model, source: Tokens, target: Tokens) -> PairTrace:
     decoder = Trace(target, name, stacks["decoder"], head_output=run.logits, **tensors["decoder"])
     cross = CrossTrace(target, name, stacks["cross"], source=source, **tensors["cross"])
     return PairTrace(source, target, encoder, decoder, cross)
+
+
+def trace_target(model: Model, tokens: Tokens, at: int | str) -> TargetTrace:
+    """One position of one text, or the position of a word, and every head's values that it can
+    attend to.
+
+    The memory of a full trace grows with the square of the text's length. In a causal model, this
+    record grows linearly: the text is run up to `at` in chunks, each against the keys and values of
+    the chunks before it, which changes no number. Raises InputError for a position outside the
+    text, and UnsupportedModel for an encoder-decoder.
+    """
+    weights = weights_of(model)
+    pos = position(tokens, at)
+    if not 0 <= pos < len(tokens):
+        raise InputError(
+            f"Cannot trace one position of a text of {len(tokens)} tokens: got position {pos}. "
+            f"Choose one from 0 to {len(tokens) - 1}."
+        )
+    if weights.causal:
+        states, v = _read_in_chunks(model, tokens.ids[: pos + 1])
+    else:
+        tensors = hooks.read(model, tokens.ids).tensors[""]
+        states = at_position(tensors, pos)
+        v = tensors["v"]
+    states_there = with_embeddings(weights, states, [tokens.ids[pos]], [pos])
+    return TargetTrace(tokens, weights, pos, states_there, v)
+
+
+def _read_in_chunks(model: Model, ids: Sequence[int]) -> tuple[dict[str, Tensor], Tensor]:
+    """The quantities at the last of `ids`, and V of all of them, `layer head pos d_head`."""
+    # Imported here, because transformers takes a second to import, and short texts need no cache.
+    from transformers import DynamicCache
+
+    config = model.config
+    shape = (config.n_layers, config.n_heads, len(ids), config.d_head)
+    v = torch.zeros(shape, dtype=model.dtype, device=model.device)  # 0 in layers without attention
+    # For a hybrid, the cache must know which layers keep a state instead of keys and values.
+    settings = model.bridge.original_model.config if config.mixers else None
+    cache = DynamicCache(config=settings)
+    for start in range(0, len(ids), CHUNK):
+        chunk = ids[start : start + CHUNK]
+        values = v[:, :, start : start + len(chunk)]
+        states = hooks.read_last(model, chunk, cache, values, start=start)
+    return states, v.cpu()
 
 
 def target_states(

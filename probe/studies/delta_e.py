@@ -7,10 +7,9 @@ import pandas as pd
 import torch
 
 from probe.errors import InputError
-from probe.model.architectures import require_single
 from probe.model.load import ModelSource, load
-from probe.model.tokens import text_position
-from probe.model.trace import trace
+from probe.model.tokens import text_position, tokenize
+from probe.model.trace import trace_target
 
 DOING = "Cannot measure ΔE"
 
@@ -47,20 +46,18 @@ def delta_e(
         ['layer', 'head', 'pos', 'token', 'norm']
     """
     model = load(model)
-    require_single(model.config.architecture, "a table of ΔE")
+    tokens = tokenize(model, text)
+    read = trace_target(model, tokens, text_position(tokens, at))
     direction = None if along is None else _direction(along, model.config.d_model)
-    whole = trace(model, text)
-    pos = text_position(whole.tokens, at)
-    read = pos + 1 if model.config.causal else len(whole.tokens)
-    layers = np.flatnonzero(whole.stack.has_heads.cpu().numpy()).tolist()
+    layers = np.flatnonzero(read.weights.has_heads.cpu().numpy()).tolist()
     frames = []
     for layer in layers:  # in a hybrid model some layers have no heads
         for head in range(model.config.n_heads):
             if by_source:
-                writes = whole.delta_e_by_source(layer, head, pos)[:read]
-                columns = {"pos": range(read), "token": whole.tokens.labels[:read]}
+                writes = read.delta_e_by_source(layer, head)
+                columns = {"pos": range(len(writes)), "token": tokens.labels[: len(writes)]}
             else:
-                writes, columns = whole.delta_e(layer, head, pos)[None], {}
+                writes, columns = read.delta_e(layer, head)[None], {}
             frame = pd.DataFrame(
                 {"layer": layer, "head": head, **columns}, index=range(len(writes))
             )
@@ -74,8 +71,8 @@ def delta_e(
     what = "The length of what each head adds" if along is None else "What each head adds"
     axis = "" if along is None else ", along a direction"
     source = ", by the token that it reads" if by_source else ""
-    measured = f"{what} to the residual stream at {where}token {pos} of “{text}”{axis}{source}."
-    rows.attrs |= {"model": model.name, "text": text, "at": pos, "measured": measured}
+    measured = f"{what} to the residual stream at {where}token {read.at} of “{text}”{axis}{source}."
+    rows.attrs |= {"model": model.name, "text": text, "at": read.at, "measured": measured}
     return rows
 
 

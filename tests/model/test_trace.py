@@ -19,11 +19,12 @@ from families import (
     family_model,
     near,
 )
-from inside import hooks, target_states, traces
+from inside import hooks, target_states, trace_target, traces, tracing
 
 import probe
 
 TEXT, TARGET = "The mole dug a tunnel under the muddy bank", "A red apple fell"
+LONG = "The mole dug a tunnel under the muddy river bank, and it was cold."
 # Texts of several lengths, and the position that is read of each.
 MANY = [
     ("The mole dug a tunnel under the river bank.", 3),
@@ -125,6 +126,41 @@ def test_threads_that_read_one_model_read_what_one_thread_reads() -> None:
     with ThreadPoolExecutor(2) as pool:
         for repeats, reference in zip(pool.map(read, range(2)), expected, strict=True):
             assert all(torch.equal(resid, reference) for resid in repeats)
+
+
+# --- one position of one text ---------------------------------------------------------------------
+
+
+def test_a_trace_of_one_position_is_the_whole_trace_there(model, monkeypatch) -> None:
+    """A long text is read in chunks, with the keys, the values and the states carried on."""
+    close, whole = close_of(model), probe.trace(model, LONG)
+    assert len(whole.tokens) > 12
+    for chunk, at in ((3, 0), (3, 9), (4, 9), (64, 9)):
+        monkeypatch.setattr(tracing, "CHUNK", chunk)
+        single = trace_target(model, whole.tokens, at)
+        n_keys = at + 1 if model.config.causal else len(whole.tokens)
+        assert_near(single.states.pattern[0], whole.pattern[:, :, at, :n_keys], close)
+        assert_near(single.v, whole.v[:, :, :n_keys], close)
+        assert_near(single.states.resid[0, :-1], whole.resid_pre[:, at], close)
+        assert_near(single.states.resid[0, -1], whole.resid_post[-1, at], close)
+        assert_near(single.states.mlp_out[0], whole.mlp_out[:, at], close)
+        for name in ("q", "k", "v", "z"):
+            assert_near(getattr(single.states, name)[0], getattr(whole, name)[:, :, at], close)
+        for layer in filter(model.config.has_heads, range(LAYERS)):
+            by_source = single.delta_e_by_source(layer, 1)
+            assert_near(by_source, whole.delta_e_by_source(layer, 1, at)[:n_keys], close)
+            assert_near(by_source.sum(0), single.delta_e(layer, 1), close)
+
+
+@pytest.mark.parametrize("at", [-1, 99])
+def test_a_position_that_does_not_exist_is_refused(at: int) -> None:
+    model = family_model("gpt2")
+    tokens = probe.tokenize(model, TEXT)
+    n = len(tokens)
+    assert refused(lambda: trace_target(model, tokens, at)) == (
+        f"Cannot trace one position of a text of {n} tokens: got position {at}. Choose one from 0 "
+        f"to {n - 1}."
+    )
 
 
 # --- attention ------------------------------------------------------------------------------------

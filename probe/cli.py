@@ -24,6 +24,7 @@ from typer.exceptions import TyperException
 import probe
 from probe.errors import InputError, ProbeError
 from probe.pages.terminal import (
+    about_time,
     likely,
     print_certificate,
     print_evaluation,
@@ -714,10 +715,11 @@ def cues(
     check_folder(out, CUES)
     with progress_bar() as progress:
         from probe.pages.write import write
-        from probe.studies.cues import cues as scan
+        from probe.stats.numbers import counted
+        from probe.studies.cues import expected_seconds, scan_cues, scan_inputs
         from probe.text.sentences import as_corpus
 
-        result = scan(
+        inputs = scan_inputs(
             _load(model, device, dtype),
             word,
             sentences=None if sentences is None else as_corpus(sentences, word, utf16=utf16),
@@ -728,6 +730,10 @@ def cues(
             seed=seed,
             progress=progress,
         )
+        tried = counted(len(inputs.slots.cues), "word")
+        time = about_time(expected_seconds(inputs))
+        typer.echo(f"probe: {tried} to try as the cue, {time}.", err=True)
+        result = scan_cues(inputs, progress)
         progress("writing", 0.98)
         options = {
             "model": Path(model).name,

@@ -9,9 +9,11 @@ texts, and every cue is read in every frame (`probe.experiments.cues`).
     auroc   of held-out cue words, each read along an axis that was fitted without it
 """
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
+from time import monotonic
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -53,6 +55,7 @@ from probe.model.load import ModelSource, load
 from probe.model.model import Model
 from probe.model.tokens import Tokens, ids_after, tokenize
 from probe.model.trace import target_states
+from probe.model.variants import TargetText
 from probe.model.weights import Weights, weights_of
 from probe.patching.heads import swap_heads
 from probe.patching.sets import HeadIndex
@@ -80,6 +83,8 @@ TABLE_ROWS = 2**13  # token embeddings that are converted to float64 at once
 LEAST_VARIANCE = 1e-6  # of the largest: directions of the embeddings that vary less are left out
 ROUNDING = 1e-5  # of the length of a vector: two that differ by less are the same
 HEADS_SHOWN = 3  # names in the repr of a scan
+TIMED_TEXTS = 64  # texts, and texts with swaps, from whose time the time of a scan is expected
+TIMED_SWAPS = 8
 TWO_TEXTS = "two texts"
 VOCABULARY = "every word of the vocabulary"
 GIVE_TEXTS = (
@@ -186,6 +191,59 @@ def cues(
         >>> scan.heads.columns[:3].tolist()
         ['layer', 'head', 'share']
     """
+    inputs = scan_inputs(
+        model,
+        word,
+        sentences=sentences,
+        texts=texts,
+        names=names,
+        cues=cues,
+        frames=frames,
+        seed=seed,
+        progress=progress,
+    )
+    return scan_cues(inputs, progress)
+
+
+@dataclass(frozen=True, eq=False)
+class ScanInputs:
+    """What a scan reads and measures, after all checks and before the work.
+
+    fitted: the axis of sentences; None for two texts, of which the cues choose the layer
+    names: of the two texts
+    vocabulary: whether the cues are every word of the vocabulary
+    """
+
+    model: Model
+    word: str
+    slots: Slots
+    fitted: "Fitted | None"
+    texts: Sequence[str] | None
+    names: Sequence[str] | None
+    vocabulary: bool
+    seed: int
+
+    def fit(self, slots: Slots) -> "Fitted":
+        """The axis; that of two texts at the layer that these cues choose."""
+        if self.texts is None:
+            assert self.fitted is not None
+            return self.fitted
+        return fit_texts(self.model, self.word, self.texts, slots, seed=self.seed, names=self.names)
+
+
+def scan_inputs(
+    model: ModelSource,
+    word: str,
+    *,
+    sentences: Any = None,
+    texts: Sequence[str] | None = None,
+    names: Sequence[str] | None = None,
+    cues: Sequence[str] | str | Path | None = None,
+    frames: Sequence[str] | str | Path | None = None,
+    seed: int = 0,
+    progress: Progress | None = None,
+) -> ScanInputs:
+    """What a scan reads. The arguments and the errors are those of `cues`."""
     require_at_least(0, seed, "seed", doing=DOING, usual=0)
     if sentences is not None and texts is not None:
         raise InputError(f"{DOING}: got both sentences and texts. Give one of the two.")
@@ -202,36 +260,80 @@ def cues(
         cues=None if cues is None else _lines(cues),
         frames=None if frames is None else _lines(frames),
     )
-    report = progress or silent
-    # Sentences and texts that cannot be used are refused before the work, within seconds.
-    report("axis", 0.01)
+    # Sentences and texts that cannot be used are refused first, within seconds.
+    (progress or silent)("axis", 0.01)
     fitted = None
     if texts is None:
         fitted = _fit_sentences(model, word, sentences, slots, seed=seed)
     else:
         _read_texts(model, word, texts)
         _names_of(texts, names)
+    return ScanInputs(model, word, slots, fitted, texts, names, cues is None, seed)
+
+
+def expected_seconds(inputs: ScanInputs) -> float:
+    """About how many seconds a scan takes, from the time of a few of its texts and swaps."""
+    model, slots = inputs.model, inputs.slots
+    weights = weights_of(model)
+    axes = inputs.fit(slots).axes
+    sample = draw_sample(slots, seed=inputs.seed)
+    texts = sample.rows.texts
+
+    def read(rows: Sequence[TargetText], depth: int) -> object:
+        return replace_tokens(weights, rows, [slots.word], parts=(), depth=depth)
+
+    donor_z = torch.zeros(
+        (TIMED_SWAPS, axes.depth, *weights.shape[1:4:2]),
+        dtype=weights.dtype,
+        device=weights.device,
+    )
+    direction = axes.u[:, -1].to(donor_z)
+
+    def swap(rows: Sequence[TargetText]) -> object:
+        return swap_heads(weights, rows, donor_z[: len(rows)], direction)
+
+    of_text = _seconds_each(texts[:TIMED_TEXTS], partial(read, depth=axes.depth))
+    of_whole_text = _seconds_each(texts[:TIMED_TEXTS], partial(read, depth=len(weights.blocks)))
+    of_swaps = _seconds_each(texts[:TIMED_SWAPS], swap)
+    nouns = _nouns(model, slots.before, inputs.word, slots.word)
+    runs = len(slots.cues) * len(slots.frames) + len(texts) * (1 + len(nouns))
+    whole_runs = len(slots.cues) if inputs.vocabulary else 0
+    return runs * of_text + whole_runs * of_whole_text + len(texts) * of_swaps
+
+
+def _seconds_each(
+    texts: Sequence[TargetText], run: Callable[[Sequence[TargetText]], object]
+) -> float:
+    """The seconds that each text takes; the first run is not timed, because it loads code."""
+    run(texts[:1])
+    started = monotonic()
+    run(texts)
+    return (monotonic() - started) / len(texts)
+
+
+def scan_cues(inputs: ScanInputs, progress: Progress | None = None) -> Cues:
+    """The scan. Raises InputError for too few cues, CrossCheckError if the certificate fails."""
+    model, slots, seed = inputs.model, inputs.slots, inputs.seed
+    report = progress or silent
     # The certificate comes first: a scan takes minutes, and its numbers would be refused at the
     # end.
     report("certificate", 0.02)
     certificate = certify(model, [slots.frames[0].filled(slots.words[0])[0]]).require()
     # A user's cues are taken as they are; of the vocabulary only whole words are cues.
-    if cues is None:
+    if inputs.vocabulary:
         slots = without_beginnings(
             model, slots, report=lambda share: report("which tokens are words", 0.04 + 0.2 * share)
         )
     report("axis", 0.24)
-    if texts is not None:  # the cues choose the layer of this axis
-        fitted = fit_texts(model, word, texts, slots, seed=seed, names=names)
-    assert fitted is not None
-    by_name = _measure(model, word, slots, fitted, report, seed=seed)
+    fitted = inputs.fit(slots)
+    by_name = _measure(model, inputs.word, slots, fitted, report, seed=seed)
     options: dict[str, object] = {
-        "word": word,
+        "word": inputs.word,
         "sentences": fitted.source,
-        "texts": None if texts is None else list(texts),
-        "names": None if names is None else list(names),
+        "texts": None if inputs.texts is None else list(inputs.texts),
+        "names": None if inputs.names is None else list(inputs.names),
         "frames": [frame.text for frame in slots.frames],
-        "cues": VOCABULARY if cues is None else content_key(*slots.words),
+        "cues": VOCABULARY if inputs.vocabulary else content_key(*slots.words),
         "left_out": list(slots.not_held),
         "seed": seed,
     }

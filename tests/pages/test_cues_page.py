@@ -141,6 +141,7 @@ def test_the_meanings_of_two_texts_may_be_named(run, tmp_path):
     options = ("--texts", *TEXTS, "--names", "water", "finance", "--cues", words)
     code, _, err = run("cues", "bank", *options, "--out", tmp_path / "out")
     assert code == 0, err
+    assert "24 words to try as the cue, less than a minute." in err
     page = one_line((tmp_path / "out" / "cues.html").read_text())
     assert "toward water" in page and "water: “The river bank”; finance: “The loan bank”." in page
     assert probe.read(tmp_path / "out").senses == ("water", "finance")

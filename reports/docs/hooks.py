@@ -211,7 +211,7 @@ STORED = {
     "gallery": lambda: f"The pictures, with tables and scripts: [reports]({OUTSIDE}README.md).",
     "commands": options,
     "columns": lambda: "The site has the list (`make docs`); every result has `columns.csv`.",
-    "names": lambda: "The site has the list (`make docs`); `dir(probe)` gives the names.",
+    "names": lambda: "The site has every name with its first sentences (`make docs`).",
 }
 
 

@@ -285,6 +285,12 @@ def test_every_name_of_the_package_in_a_text_exists():
     ] == []
 
 
+def test_the_page_about_python_lists_every_public_name_once():
+    _, listed = (DOCS / "pages" / "python.md").read_text("utf-8").split("## All names")
+    lines = re.findall(r"^(?:\* |  )`probe.*", listed, re.MULTILINE)
+    assert sorted(re.findall(r"`probe\.(\w+)`", "".join(lines))) == sorted(probe.__all__)
+
+
 def test_every_adapter_of_transformer_lens_has_a_row_or_a_reason():
     from transformer_lens.factories.architecture_adapter_factory import SUPPORTED_ARCHITECTURES
 

@@ -137,8 +137,11 @@ def options() -> str:
 
 
 def tables() -> str:
-    """Every table with its contents."""
-    rows = (f"| `{name}` | {holds} |" for name, holds in TABLES.items())
+    """Every table with its contents; tables of the same contents in one row."""
+    by_contents: dict[str, list[str]] = {}
+    for name, holds in TABLES.items():
+        by_contents.setdefault(holds, []).append(f"`{name}`")
+    rows = (f"| {', '.join(names)} | {holds} |" for holds, names in by_contents.items())
     return "\n".join(["| table | contents |", "|---|---|", *rows])
 
 

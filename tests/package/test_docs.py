@@ -5,7 +5,9 @@ A text block after a Python block is its output. A block with a title is a file 
 saves, for this page and others. A block with `needs` runs only if that package is installed.
 """
 
+import base64
 import importlib.util
+import json
 import os
 import pydoc
 import re
@@ -20,6 +22,7 @@ from io import StringIO
 from itertools import pairwise
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
 import pytest
 import torch
@@ -211,6 +214,45 @@ def test_the_findings_of_the_readme_come_from_the_stored_tables():
         len(seeds) == 3 * 5 and seeds["resolvers"].min() > 0 and "all five have such heads" in text
     )
     assert mlps[5] > 100 * heads["net"].max() and set(trio["added"].split()) == {"L5H1"}
+
+
+def test_the_plan_without_code_quotes_the_saved_pages():
+    pages = REPORTS / "pages"
+    html = (pages / "explorer.html").read_text(encoding="utf-8")
+    recorded, data = (
+        json.loads(
+            re.search(f'<script type="application/json" id="{name}">(.*?)</script>', html)[1]
+        )
+        for name in ("recorded", "walk-data")
+    )
+    swaps = {
+        tuple(swap[:2]): entry["answer"]["result"]
+        for entry in recorded["swap"]
+        for swap in entry["swaps"]
+    }
+    swapped = swaps[4, 2]
+    robbed, *_ = zip(*swapped["next"]["probabilities"], strict=True)
+    first = recorded["sentence"][0]["next"]
+    likely = zip(first["pieces"], first["probabilities"][0], strict=True)
+    apart = np.frombuffer(base64.b64decode(data["arrays"]["apart"]["data"]), "<f4")[1:]  # by depth
+    values = pd.read_csv(pages / "walk" / "values.csv").set_index("label")
+    heads = pd.read_csv(pages / "walk" / "heads.csv").set_index(["layer", "head"])
+    text = " ".join((DOCS / "pages" / "lesson.md").read_text(encoding="utf-8").split())
+    for quoted in (
+        ", ".join(f"*{piece.strip()}* ({100 * share:.1f} %)" for piece, share in [*likely][:3]),
+        f"Entering layer 4 they are {100 * apart[4]:.0f} % of their length apart",
+        f"entering layer 6 {100 * apart[6]:.0f} %, as at the end.",
+        f"L4H2: {100 * swapped['coordinates'][1]:.0f} %;",
+        f"*robbed* rises from {100 * robbed[0]:.1f} to {100 * robbed[1]:.0f} %.",
+        f"Entering layer 5 it is at {100 * swapped['way'][5]:.0f} %.",
+        f"L4H1: {100 * swaps[4, 1]['coordinates'][1]:.0f} %.",
+        f"How many tokens? {len(data['tokens'])}.",
+        f"*river*, with {100 * values.loc['3·river', 'weight']:.0f} % of the attention.",
+        f"What does the head add? {100 * heads.loc[(4, 2), 'moved']:.0f} % of the vector's length.",
+    ):
+        assert quoted in text
+    assert swapped["next"]["pieces"][0].strip() == "robbed" and apart[0] == 0
+    assert round(100 * apart[-1]) == round(100 * apart[6])
 
 
 @pytest.mark.campaign

@@ -306,7 +306,7 @@ const line = (depth) => {
   const change = allSwapped() ? "swapped" : "changed";
   if (isPlace(moved)) drawn.push(svg("svg", { x: x(moved), y: 36, class: "after" }, [svg("path", { d: "M0,-10l10,10l-10,10l-10,-10z" })]), text(moved, 16, `${change} ${percent(way)}`));
   else if (!isParting()) drawn.push(text(first, 16, percent(first)));
-  const described = [`${quoted(data.word)} at ${percent(first)}`, ...(isPlace(moved) ? [`${change} at ${percent(way)}`] : [])].join(", ");
+  const described = [`${quoted(data.word)} at ${percent(first)}`, ...(isPlace(moved) ? [`${change} at ${percent(moved)}`] : [])].join(", ");
   const label = `${described}${isPlace(second) ? `; the other sentence's at ${percent(second)}` : ""}, from ${senses()}`;
   return svg("svg", { height: 70, class: "axis-line", role: "img", "aria-label": label }, drawn);
 };

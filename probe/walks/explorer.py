@@ -53,7 +53,13 @@ from probe.walks.numbers import from_content, measure
 from probe.walks.page import choices
 from probe.walks.pair import causal_trace, read_pair, trace_steps
 from probe.walks.questions import Question
-from probe.walks.scene import AttentionView, Scene, SecondSentence, WordInText
+from probe.walks.scene import (
+    SAME_VECTOR,
+    AttentionView,
+    Scene,
+    SecondSentence,
+    WordInText,
+)
 from probe.walks.walk import check_length
 
 Message = dict[str, Any]
@@ -373,9 +379,10 @@ class Explorer:
         texts = (state.word, self._require_second(state))
         first, second = (residual_stream(self.trace_of(one.tokens.text), one.at) for one in texts)
         apart = second - first
+        way = ((swapped - first) * apart).sum(-1) / apart.square().sum(-1)
         # Where the two are equal, as at the embedding, no swap has changed anything yet.
-        square = apart.square().sum(-1).clamp_min(torch.finfo(apart.dtype).tiny)
-        way = ((swapped - first) * apart).sum(-1) / square
+        is_same = apart.norm(dim=-1) <= SAME_VECTOR * first.norm(dim=-1)
+        way = way.masked_fill(is_same, 0.0)
         return [round(value, DRAWN_DIGITS) + 0.0 for value in way.tolist()]
 
     def swap_effects(self, state: SessionState, sense_axis: SenseAxis) -> Tensor:

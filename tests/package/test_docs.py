@@ -241,7 +241,7 @@ def test_the_plan_without_code_quotes_the_saved_pages():
     for quoted in (
         ", ".join(f"*{piece.strip()}* ({100 * share:.1f} %)" for piece, share in [*likely][:3]),
         f"Entering layer 4 they are {100 * apart[4]:.0f} % of their length apart",
-        f"entering layer 6 {100 * apart[6]:.0f} %, as at the end.",
+        f"entering layer 6 it is {100 * apart[6]:.0f} %, as at the end.",
         f"L4H2: {100 * swapped['coordinates'][1]:.0f} %;",
         f"*robbed* rises from {100 * robbed[0]:.1f} to {100 * robbed[1]:.0f} %.",
         f"Entering layer 5 it is at {100 * swapped['way'][5]:.0f} %.",

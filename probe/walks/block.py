@@ -22,6 +22,10 @@ from probe.walks.scene import AttentionView, Scene
 
 # Quantities that the page also gets as sums over the tokens that are not drawn, for its totals.
 SUMMED_UNDRAWN = ("pattern", "share", "logit")
+# Quantities that are in tables only.
+NOT_SHOWN = ("write_norm", "from_content", "missed_norm")
+# Quantities of keys and values, which are alike in neighbouring heads that share them.
+OF_KEYS = ("k", "k_norm", "v", "v_norm", "v_plane")
 MOST_PAIRS = 6  # of parts that are shown of a score; the others are one number
 Block = dict[str, Any]  # plain JSON
 
@@ -38,13 +42,14 @@ def page_block(
         name: _at_drawn(name, quantity, scene)
         for name, quantity in quantities.items()
         # Token ids go into the page as words.
-        if not name.endswith("_ids")
+        if name not in NOT_SHOWN and not name.endswith("_ids")
     }
     arrays |= _undrawn_sums(scene, quantities)
     errors = torch.tensor([row["error"] for row in agreement])
     arrays["agreement"] = errors.unflatten(0, (scene.sizes[0], -1))
     if causal_trace is not None:
         arrays["trace"] = causal_trace.effects
+    sharing = scene.sizes[1] // scene.view.weights.config.n_kv_heads
     words = {
         name: decoded(quantities[f"{name}_ids"], partial(visible_token, model))
         for name in ("lens", "nearest")
@@ -52,7 +57,10 @@ def page_block(
     }
     return _scene_facts(scene) | {
         "steps": [row["step"] for row in agreement if row["layer"] == 0],
-        "arrays": {name: packed(array) for name, array in arrays.items()},
+        "arrays": {
+            name: packed(array, shared_by=sharing if name in OF_KEYS else 1)
+            for name, array in arrays.items()
+        },
         "trace_columns": None if causal_trace is None else causal_trace.columns(),
         "words": words,
     }
@@ -154,11 +162,16 @@ def _token_facts(side: Tokens, positions: Sequence[int]) -> list[dict[str, objec
     return [{"pos": pos, "label": side.labels[pos], "piece": side.pieces[pos]} for pos in positions]
 
 
-def packed(array: Tensor) -> Block:
-    """An array as float32 in base64, with its shape."""
+def packed(array: Tensor, *, shared_by: int = 1) -> Block:
+    """An array as float32 in base64, with its shape.
+
+    shared_by: how many neighbours along the first axis are alike; one of them is stored
+    """
     # Little-endian whatever the machine, because the page's script expects it.
-    raw = array.detach().to(torch.float32).contiguous().numpy().astype("<f4").tobytes()
-    return {"shape": list(array.shape), "data": base64.b64encode(raw).decode()}
+    rows = array[::shared_by].detach().to(torch.float32).contiguous()
+    raw = rows.numpy().astype("<f4").tobytes()
+    data = base64.b64encode(raw).decode()
+    return {"shape": list(rows.shape), "shared_by": shared_by, "data": data}
 
 
 def decoded(ids: Tensor, text_of: Callable[[int], str]) -> Any:
@@ -189,9 +202,9 @@ def score_row(
         for term in largest:
             query_part, key_part = terms.labels[term]
             numbers = [parts.setdefault(part, len(parts)) for part in (query_part, key_part)]
-            pairs.append([*numbers, _rounded(float(values[term]))])
+            pairs.append([*numbers, rounded(float(values[term]))])
         remainder = score - float(values[largest].sum())
-        scores[key] = {"score": _rounded(score), "pairs": pairs, "others": _rounded(remainder)}
+        scores[key] = {"score": rounded(score), "pairs": pairs, "others": rounded(remainder)}
     return {"parts": list(parts), "scores": scores}
 
 
@@ -204,5 +217,6 @@ def score_rows(scene: Scene) -> Block:
     return {"layer": scene.layer, "head": scene.head, "rows": rows}
 
 
-def _rounded(value: float) -> float:
+def rounded(value: float) -> float:
+    """A float with DIGITS significant digits, as in tables."""
     return float(f"{value:.{DIGITS}g}")

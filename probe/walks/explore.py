@@ -138,7 +138,12 @@ def render(opening: Walk, recording: Message | None = None) -> tuple[str, str]:
     values |= {"truncation_change": None, "caution": None}
     values |= {"recorded": None, "manifest": None}
     if recording is not None:
-        values["recorded"] = html.as_json(recording)
+        # The block of the first sentence is what the page opens with, so it is in the page once.
+        first, *others = recording["sentence"]
+        values["data"] = html.as_json(first["block"] | {"scores": opening.block["scores"]})
+        values["recorded"] = html.as_json(
+            recording | {"sentence": [first | {"block": None}, *others]}
+        )
         values["manifest"] = made_by(opening, recording["command"])
     return templates.get_template("explore.html.j2").render(values), policy
 
@@ -194,9 +199,7 @@ def saved_page(
     recording = {
         "command": command,
         "state": address(question, at=block["tokens"][first["at"]]["pos"]),
-        # The page already has the first sentence's block; only the swaps may be on another axis.
-        "sentence": [sentences[0] | {"block": None}, *sentences[1:]],
-        "effects": block["arrays"].get("swap"),
+        "sentence": sentences,
         "along": [_recorded(explorer, replace(question, what="along", swaps=()))],
         "swap": results,
         "write": texts,

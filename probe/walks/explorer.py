@@ -47,13 +47,19 @@ from probe.stats.axes import Axis
 from probe.studies.cues import fit_texts
 from probe.walks import axes, choose, sentences
 from probe.walks.axes import AxisAtDepth, SenseAxis
-from probe.walks.block import packed, page_block, score_row
+from probe.walks.block import packed, page_block, rounded, score_row
 from probe.walks.frames import tokens
 from probe.walks.numbers import from_content, measure
 from probe.walks.page import choices
 from probe.walks.pair import causal_trace, read_pair, trace_steps
 from probe.walks.questions import Question
-from probe.walks.scene import AttentionView, Scene, SecondSentence, WordInText
+from probe.walks.scene import (
+    SAME_VECTOR,
+    AttentionView,
+    Scene,
+    SecondSentence,
+    WordInText,
+)
 from probe.walks.walk import check_length
 
 Message = dict[str, Any]
@@ -63,6 +69,7 @@ MAX_NEW_TOKENS = 20  # that the model writes after a sentence
 N_NEXT = 8  # next tokens that are listed
 N_CANDIDATES = 40  # next tokens among which a content word is looked for
 COORDINATE_DIGITS = 6  # of a coordinate
+DRAWN_DIGITS = 4  # of a fraction that is drawn
 N_LEADING = 12  # listed terms of the coordinate
 SEED = 0  # for the sample of words that are tried as the cue
 N_DEPTH_CUES = 64  # words that choose the layer at which their cues are read
@@ -214,7 +221,7 @@ class Explorer:
         }
         yield {"result": result}
 
-    def _next_tokens(self, view: AttentionView, word: WordInText) -> list[Message] | None:
+    def _next_tokens(self, view: AttentionView, word: WordInText) -> Message | None:
         """The likeliest tokens after the text, or at the word if the model reads both ways; None
         without a language-model head.
         """
@@ -222,19 +229,17 @@ class Explorer:
             return None
         pos = len(word.tokens) - 1 if self.weights.causal else word.at
         logits = view.stream.logits[pos]
-        return self._next_rows(logits, logits.topk(N_NEXT).indices.tolist())
+        return self._probabilities([logits], logits.topk(N_NEXT).indices.tolist())
 
-    def _next_rows(self, logits: Tensor, ids: Sequence[int]) -> list[Message]:
-        """The id, text and probability of next tokens."""
-        probabilities = logits.double().softmax(-1)
-        return [
-            {
-                "id": token,
-                "piece": visible_token(self.model, token),
-                "probability": float(probabilities[token]),
-            }
-            for token in ids
-        ]
+    def _probabilities(self, runs: Sequence[Tensor], ids: Sequence[int]) -> Message:
+        """Next tokens as text, and their probabilities in each run. runs: logits, `d_vocab` each"""
+        return {
+            "pieces": [visible_token(self.model, token) for token in ids],
+            "probabilities": [
+                [rounded(value) for value in logits.double().softmax(-1)[list(ids)].tolist()]
+                for logits in runs
+            ],
+        }
 
     def _changed_most(self, before: Tensor, after: Tensor) -> list[int]:
         """The next tokens whose probability changed most, largest change first. A content word
@@ -334,11 +339,9 @@ class Explorer:
             "depth": axis.depth,
             "n_sentences": sense_axis.n_sentences,
             "coordinates": coordinates,
-            "paths": self._paths(state, axis, [residual_stream(text_trace, word.at)]),
             "leading": sorted(rows, key=lambda row: -abs(row["moved"]))[:N_LEADING],
             "arrays": {"direct": packed(by_source.sum(-1)), "direct_source": packed(by_source)},
             "sum": sum(row["moved"] for row in rows),
-            "gap": axis.gap,
         }
         yield {"result": result}
 
@@ -363,28 +366,24 @@ class Explorer:
         second_trace = self.trace_of(state.second.tokens.text)
         return _coordinate(axis, residual_stream(second_trace, state.second.at))
 
-    def _paths(
-        self, state: SessionState, axis: Axis, streams: Sequence[Tensor]
-    ) -> list[list[float]] | None:
-        """Where the word is at each depth: in the first sentence, in the second, and with heads
-        swapped if `streams` has a second entry; None without a second sentence.
+    def _way(self, state: SessionState, swapped: Tensor) -> list[float] | None:
+        """How far the word is from its vector in the first sentence to the one in the second, at
+        each depth, with heads swapped; None along the axis of the lexicon.
 
-        streams: `depth d_model` each, the word's stream in the first sentence and with the swap
+        swapped: `depth d_model`, the word's stream with the swap
 
-        Both sentences change alike from layer to layer. The common part is taken out, so that what
-        is left is how far apart they are, in units of the gap:
-            c_i(d) = mean_j c_j(D) - <x_i(d) - mean_j x_j(d), u> / gap, j over the two sentences,
-        with D the depth of the axis. At D it is the coordinate itself.
+            <s - x, x' - x> / |x' - x|²: 0 at x, in the first sentence, and 1 at x', in the second
         """
-        if state.second is None:
+        if state.axis_kind != "sentences":
             return None
-        second = residual_stream(self.trace_of(state.second.tokens.text), state.second.at)
-        rows = torch.stack([streams[0], second, *streams[1:]])
-        along_axis = axis.coordinate(rows)
-        common = along_axis[:2].mean(0)
-        middle = 0.5 - common[axis.depth]
-        paths: list[list[float]] = (middle - (along_axis - common)).tolist()
-        return [[round(value, COORDINATE_DIGITS) + 0.0 for value in path] for path in paths]
+        texts = (state.word, self._require_second(state))
+        first, second = (residual_stream(self.trace_of(one.tokens.text), one.at) for one in texts)
+        apart = second - first
+        way = ((swapped - first) * apart).sum(-1) / apart.square().sum(-1)
+        # Where the two are equal, as at the embedding, no swap has changed anything yet.
+        is_same = apart.norm(dim=-1) <= SAME_VECTOR * first.norm(dim=-1)
+        way = way.masked_fill(is_same, 0.0)
+        return [round(value, DRAWN_DIGITS) + 0.0 for value in way.tolist()]
 
     def swap_effects(self, state: SessionState, sense_axis: SenseAxis) -> Tensor:
         """How far each head moves the word toward its other meaning when it alone is swapped.
@@ -434,7 +433,7 @@ class Explorer:
         state = self.state(question)
         runs = [self.unchanged_run(question.text, state.word.at), self._swapped_run(state)]
         yield {"doing": "swap", "progress": 0.6}
-        result: Message = {"swaps": [[swap.layer, swap.head, swap.kind] for swap in question.swaps]}
+        result: Message = {}
         sense_axis = self._known_axis(state)
         if sense_axis is not None:
             axis = sense_axis.of_layers(swap.layer for swap in question.swaps).axis
@@ -442,13 +441,13 @@ class Explorer:
             result["coordinates"] = [_coordinate(axis, stream) for stream in streams]
             result["second"] = self._second_coordinate(state, axis)
             result["depth"] = axis.depth
-            result["paths"] = self._paths(state, axis, streams)
+            result["way"] = self._way(state, streams[1])
         if self.model.config.has_lm_head:
             pos = -1 if self.weights.causal else state.word.at
             with torch.inference_mode():
                 logits = [forward.unembed(self.weights, run.final[pos]).cpu() for run in runs]
             ids = self._changed_most(*logits)
-            result["next"] = [self._next_rows(row, ids) for row in logits]
+            result["next"] = self._probabilities(logits, ids)
         yield {"result": result}
 
     def write(self, question: Question) -> Iterator[Message]:

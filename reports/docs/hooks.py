@@ -137,8 +137,11 @@ def options() -> str:
 
 
 def tables() -> str:
-    """Every table with its contents."""
-    rows = (f"| `{name}` | {holds} |" for name, holds in TABLES.items())
+    """Every table with its contents; tables of the same contents in one row."""
+    by_contents: dict[str, list[str]] = {}
+    for name, holds in TABLES.items():
+        by_contents.setdefault(holds, []).append(f"`{name}`")
+    rows = (f"| {', '.join(names)} | {holds} |" for holds, names in by_contents.items())
     return "\n".join(["| table | contents |", "|---|---|", *rows])
 
 
@@ -211,7 +214,7 @@ STORED = {
     "gallery": lambda: f"The pictures, with tables and scripts: [reports]({OUTSIDE}README.md).",
     "commands": options,
     "columns": lambda: "The site has the list (`make docs`); every result has `columns.csv`.",
-    "names": lambda: "The site has the list (`make docs`); `dir(probe)` gives the names.",
+    "names": lambda: "The site has every name with its first sentences (`make docs`).",
 }
 
 

@@ -245,7 +245,7 @@ def data_of(page: str) -> dict[str, pa.Table]:
 
 def leaves(value: Any, key: str = "") -> Iterator[tuple[str, str | None, float | None]]:
     """The path, text and number of each leaf of JSON. Arrays are packed as float32."""
-    if isinstance(value, dict) and set(value) == {"shape", "data"}:
+    if isinstance(value, dict) and {"shape", "data"} <= set(value):
         value = np.frombuffer(base64.b64decode(value["data"]), "<f4").tolist()
     if isinstance(value, dict):
         for name, part in value.items():

@@ -5,7 +5,9 @@ A text block after a Python block is its output. A block with a title is a file 
 saves, for this page and others. A block with `needs` runs only if that package is installed.
 """
 
+import base64
 import importlib.util
+import json
 import os
 import pydoc
 import re
@@ -20,6 +22,7 @@ from io import StringIO
 from itertools import pairwise
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
 import pytest
 import torch
@@ -194,14 +197,13 @@ def test_the_findings_of_the_readme_come_from_the_stored_tables():
     found = stored("which_shortcut_finds_the_heads", "model == 'smollm2'").set_index("method")
     text = " ".join(README.read_text(encoding="utf-8").split())
     for finding in (
-        f"three heads keep {100 * trio['faithfulness']:.0f} % of *bank*'s gap",
-        f"as far as the strongest of the {len(heads)} heads",
-        f"L4H1, L4H2 and L5H1 (layer 4, head 1, ...), by {first:.0f}, {second:.0f} and {third:.0f} %",
-        f"MLP 5: {mlps[5]:.0f} %.",
-        f"these three keep {percent(trio, 'faithfulness')} of the gap",
+        f"which has {len(heads)} heads",
+        f"L4H1 (layer 4, head 1) by {first:.0f} % of the gap, L4H2 by {second:.0f} %, L5H1 by {third:.0f} %.",
+        f"MLP 5, which reads only the word itself, moves it by {mlps[5]:.0f} %.",
+        f"they keep {percent(trio, 'faithfulness')} of the gap",
         f"Random trios keep {random.mean():.0f} % on average,",
         f"the best of {len(random)} {random.max():.0f} %.",
-        f"*Bank* moves farther than all {nouns} unambiguous nouns",
+        f"*Bank* is first, before {nouns} unambiguous nouns",
         f"{percent(heads.loc[4, 1], 'more').replace(' %', ' points')} farther.",
         f"include {percent(found.loc['attention'], 'recall')} of those",
         f"finds {percent(found.loc['attribution'], 'recall')}.",
@@ -212,6 +214,45 @@ def test_the_findings_of_the_readme_come_from_the_stored_tables():
         len(seeds) == 3 * 5 and seeds["resolvers"].min() > 0 and "all five have such heads" in text
     )
     assert mlps[5] > 100 * heads["net"].max() and set(trio["added"].split()) == {"L5H1"}
+
+
+def test_the_plan_without_code_quotes_the_saved_pages():
+    pages = REPORTS / "pages"
+    html = (pages / "explorer.html").read_text(encoding="utf-8")
+    recorded, data = (
+        json.loads(
+            re.search(f'<script type="application/json" id="{name}">(.*?)</script>', html)[1]
+        )
+        for name in ("recorded", "walk-data")
+    )
+    swaps = {
+        tuple(swap[:2]): entry["answer"]["result"]
+        for entry in recorded["swap"]
+        for swap in entry["swaps"]
+    }
+    swapped = swaps[4, 2]
+    robbed, *_ = zip(*swapped["next"]["probabilities"], strict=True)
+    first = recorded["sentence"][0]["next"]
+    likely = zip(first["pieces"], first["probabilities"][0], strict=True)
+    apart = np.frombuffer(base64.b64decode(data["arrays"]["apart"]["data"]), "<f4")[1:]  # by depth
+    values = pd.read_csv(pages / "walk" / "values.csv").set_index("label")
+    heads = pd.read_csv(pages / "walk" / "heads.csv").set_index(["layer", "head"])
+    text = " ".join((DOCS / "pages" / "lesson.md").read_text(encoding="utf-8").split())
+    for quoted in (
+        ", ".join(f"*{piece.strip()}* ({100 * share:.1f} %)" for piece, share in [*likely][:3]),
+        f"Entering layer 4 they are {100 * apart[4]:.0f} % of their length apart",
+        f"entering layer 6 it is {100 * apart[6]:.0f} %, as at the end.",
+        f"L4H2: {100 * swapped['coordinates'][1]:.0f} %;",
+        f"*robbed* rises from {100 * robbed[0]:.1f} to {100 * robbed[1]:.0f} %.",
+        f"Entering layer 5 it is at {100 * swapped['way'][5]:.0f} %.",
+        f"L4H1: {100 * swaps[4, 1]['coordinates'][1]:.0f} %.",
+        f"How many tokens? {len(data['tokens'])}.",
+        f"*river*, with {100 * values.loc['3·river', 'weight']:.0f} % of the attention.",
+        f"What does the head add? {100 * heads.loc[(4, 2), 'moved']:.0f} % of the vector's length.",
+    ):
+        assert quoted in text
+    assert swapped["next"]["pieces"][0].strip() == "robbed" and apart[0] == 0
+    assert round(100 * apart[-1]) == round(100 * apart[6])
 
 
 @pytest.mark.campaign
@@ -283,6 +324,12 @@ def test_every_name_of_the_package_in_a_text_exists():
     assert [
         one for one in sorted(names) if not (pydoc.locate(one) or importlib.util.find_spec(one))
     ] == []
+
+
+def test_the_page_about_python_lists_every_public_name_once():
+    _, listed = (DOCS / "pages" / "python.md").read_text("utf-8").split("## All names")
+    lines = re.findall(r"^(?:\* |  )`probe.*", listed, re.MULTILINE)
+    assert sorted(re.findall(r"`probe\.(\w+)`", "".join(lines))) == sorted(probe.__all__)
 
 
 def test_every_adapter_of_transformer_lens_has_a_row_or_a_reason():

@@ -123,6 +123,8 @@ def test_the_page_opens_with_an_answer_and_requests_nothing_from_other_servers(o
     page = view.page
     assert re.fullmatch(UNSWAPPED, outcome(page))
     assert GRAMMAR in page.locator("header").inner_text()
+    only = "One pair of sentences only. The mean over many: probe report bank --model tiny-senses"
+    assert only in page.locator("header").inner_text()
     assert page.locator('[data-rows="next"] tr').count() == 8
     assert page.locator('[data-map="swap"] .cell').count() >= 16
     assert page.locator('[data-map="swap"]').is_visible()
@@ -192,12 +194,23 @@ def test_a_click_swaps_a_head_and_a_second_click_undoes_it(page):
     assert outcome(page) == before and "swap=" not in page.url
 
 
+def arrays_apart(page, depth):
+    """The distance of the word's two vectors, divided by their mean length."""
+    return page.evaluate("depth => get('apart', depth + 1)", depth)
+
+
 def test_the_dots_move_apart_over_the_layers_on_request(page):
     at = "document.querySelector('.axis-line').getAttribute('aria-label')"
     apart = page.evaluate(at)
     page.locator('[name="depth"]').fill("0")
     assert "“bank” at 50\u202f%; the other sentence's at 50\u202f%" in page.evaluate(at)
     assert page.locator('[data-slot="depth"]').inner_text() == "entering layer 0 of 4"
+    assert page.locator('[data-slot="apart"]').inner_text() == "0\u202f%"
+    # On the scale of the layer: as far apart as at the end, times the ratio of the two distances.
+    page.locator('[name="depth"]').fill("1")
+    first, last = (arrays_apart(page, depth) for depth in (1, 4))
+    assert f"“bank” at {50 - 50 * first / last:.0f}\u202f%;" in page.evaluate(at)
+    assert page.locator('[data-slot="apart"]').inner_text() == f"{100 * first:.0f}\u202f%"
     page.locator("[data-play]").click()
     page.wait_for_selector("[data-play][aria-pressed=false]", timeout=PATIENCE)
     assert page.evaluate(at) == apart

@@ -26,6 +26,7 @@ from inside import (
     swap_heads,
     target_states,
     trace_positions,
+    visible_token,
 )
 from inside import walk_axes as axes
 
@@ -106,6 +107,14 @@ def changed(tiny, swaps, donors):
     return stream, forward.unembed(read_weights(tiny), run["resid_post"][-1])
 
 
+def token_of(model, piece):
+    """The token that the page shows as this text."""
+    (token,) = (
+        token for token in range(len(model.tokenizer)) if visible_token(model, token) == piece
+    )
+    return token
+
+
 @pytest.mark.parametrize("axis", ["lexicon", "sentences"])
 @pytest.mark.parametrize("swaps", [SWAPS[:1], SWAPS[1:2], SWAPS], ids=["one", "off", "three"])
 def test_a_swap_moves_the_word_and_the_next_token_like_a_hooked_forward_pass(
@@ -120,36 +129,45 @@ def test_a_swap_moves_the_word_and_the_next_token_like_a_hooked_forward_pass(
     is_after_read_out = any(layer >= sense_axis.axis.depth for layer, _, _ in swaps)
     read_along = sense_axis.last.axis if is_after_read_out else sense_axis.axis
     assert reply["depth"] == read_along.depth
-    for stream, logits, coordinate, rows in zip(
-        *zip(*runs, strict=True), reply["coordinates"], reply["next"], strict=True
+    ids = [token_of(tiny, piece) for piece in reply["next"]["pieces"]]
+    for stream, logits, coordinate, shares in zip(
+        *zip(*runs, strict=True),
+        reply["coordinates"],
+        reply["next"]["probabilities"],
+        strict=True,
     ):
         assert coordinate == pytest.approx(
             0.5 - float(read_along.coordinate(stream[reply["depth"]])), abs=1e-4
         )
-        shares = logits[-1].double().softmax(-1)
-        for row in rows:
-            assert row["probability"] == pytest.approx(float(shares[row["id"]]), abs=1e-4)
+        assert shares == pytest.approx(logits[-1].double().softmax(-1)[ids].tolist(), abs=1e-4)
     assert abs(reply["coordinates"][1] - reply["coordinates"][0]) > 0.01
     # The tokens that change most: the first may be a content word.
     before, after = (logits[-1].double().softmax(-1) for _, logits in runs)
-    ids = [row["id"] for row in reply["next"][0]]
     assert len(ids) == 8 and set(ids[1:]) <= set((after - before).abs().topk(8).indices.tolist())
 
 
-def test_the_two_readings_of_the_word_move_apart_over_the_layers(tiny, explorer):
-    """Both are equal at the embedding and at the ends of the axis after the last layer. Their midpoint is
-    constant, and a swapped head changes nothing before its layer.
-    """
-    paths = result(explorer, "swap", swaps=[[2, 1, "other"]])["paths"]
-    reply = result(explorer, "along")
-    here, there, after_swap = paths
-    assert reply["paths"] == [pytest.approx(here, abs=1e-5), pytest.approx(there, abs=1e-5)]
-    assert len(here) == 5 and here[0] == pytest.approx(there[0], abs=1e-5)
-    assert (here[-1], there[-1]) == (pytest.approx(0, abs=1e-5), pytest.approx(1, abs=1e-5))
-    assert [a + b for a, b in zip(here, there, strict=True)] == pytest.approx([1] * 5, abs=1e-5)
-    assert after_swap[:3] == pytest.approx(here[:3], abs=1e-5) and after_swap[3] != here[3]
-    assert result(explorer, "along", other=None)["paths"] is None
-    assert reply["senses"] == ["river", "money"]
+def test_a_swapped_word_is_somewhere_between_its_two_vectors_in_each_layer(tiny, explorer):
+    """As in a hooked forward pass; a head changes nothing before its layer, and the last layer has the
+    coordinate."""
+    reply = result(explorer, "swap", swaps=[[2, 1, "other"]])
+    texts = [word_position(tiny, text) for text in (THIS, THAT)]
+    donor = read_all(tiny, texts[1][0].ids, ["z"])["z"][:, texts[1][1]]
+    swapped, _ = changed(tiny, [(2, 1, "other")], {"other": donor})
+    runs = [read_all(tiny, tokens.ids, ["resid_pre", "resid_post"], []) for tokens, _ in texts]
+    first, second = (
+        torch.cat([run["resid_pre"][:, at], run["resid_post"][-1:, at]])
+        for run, (_, at) in zip(runs, texts, strict=True)
+    )
+    for depth, way in enumerate(reply["way"]):
+        length = (second - first)[depth].norm()
+        unit = (second - first)[depth] / length if depth else torch.zeros(())
+        expected = float(((swapped - first)[depth] * unit).sum() / length) if depth else 0.0
+        assert way == pytest.approx(expected, abs=1e-4)
+    assert reply["way"][:3] == [0, 0, 0] and reply["way"][3] and len(reply["way"]) == 5
+    assert reply["way"][-1] == pytest.approx(reply["coordinates"][1], abs=1e-4)
+    assert result(explorer, "swap", swaps=[[2, 1, "other"]], axis="lexicon")["way"] is None
+    assert result(explorer, "swap", swaps=[[2, 1, "off"]], other=None)["way"] is None
+    assert result(explorer, "along")["senses"] == ["river", "money"]
 
 
 @pytest.mark.parametrize(
@@ -317,7 +335,7 @@ def test_the_answer_for_a_sentence_contains_the_walk_of_its_head(tiny, explorer)
         )
     assert reply["choices"].count("<label") == len(tokenize(tiny, THIS))
     logits = probe.trace(tiny, THIS).logits[-1].double().softmax(-1)
-    assert reply["next"][0]["probability"] == pytest.approx(float(logits.max()), abs=1e-6)
+    assert reply["next"]["probabilities"][0][0] == pytest.approx(float(logits.max()), abs=1e-6)
 
 
 def test_a_single_sentence_can_be_explored(explorer):
@@ -338,7 +356,7 @@ def test_a_word_outside_the_lexicon_has_next_tokens_and_no_axis(explorer):
         "one sentence. Give a second one in which it means something else."
     )
     reply = result(explorer, "swap", **question, swaps=[[0, 0, "off"]])
-    assert "coordinates" not in reply and len(reply["next"]) == 2
+    assert "coordinates" not in reply and len(reply["next"]["probabilities"]) == 2
     assert "swap" not in result(explorer, "sentence", **question)["block"]["arrays"]
 
 
@@ -415,9 +433,12 @@ def test_an_encoder_decoder_is_refused():
 
 def test_a_bidirectional_model_swaps_and_does_not_write():
     explorer = Explorer(embedded("tiny-senses-bidirectional"))
-    assert len(result(explorer, "sentence")["next"]) == 8
+    assert len(result(explorer, "sentence")["next"]["pieces"]) == 8
     reply = result(explorer, "swap", swaps=[[0, 0, "other"]])
-    assert len(reply["next"]) == 2 and reply["coordinates"][0] != reply["coordinates"][1]
+    assert (
+        len(reply["next"]["probabilities"]) == 2
+        and reply["coordinates"][0] != reply["coordinates"][1]
+    )
     assert result(explorer, "trace")["columns"]
     (error,) = messages_of(explorer, "write")
     assert error["error"] == (

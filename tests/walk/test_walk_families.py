@@ -255,9 +255,15 @@ def test_the_page_carries_every_head_at_every_token(walked, traced):
                 rtol=1e-3,
                 atol=1e-5,
             )
-            assert unpacked(walked, "write_norm")[layer, head, at] == pytest.approx(
+            assert unpacked(walked, "delta_norm")[c, at] == pytest.approx(
                 whole.norm().item(), rel=1e-5
             )
+    # Keys and values that several heads share are in the page once.
+    sharing = heads // traced.stack.config.n_kv_heads
+    for name in ("k", "v"):
+        every_head = getattr(traced, name).flatten(0, 1)[..., :6]
+        assert walked.block["arrays"][name]["shared_by"] == sharing
+        close(unpacked(walked, name).repeat(sharing, 0), every_head)
     assert "pattern_rest" not in walked.block["arrays"]
 
 

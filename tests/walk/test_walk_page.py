@@ -242,7 +242,7 @@ def test_the_keyboard_reaches_heads_of_all_layers_and_tokens(page, walked):
 
 def test_a_token_is_followed_wherever_it_is_clicked_and_the_address_contains_it(page, walked):
     opened = page.inner_text("h1")
-    page.locator(".still [data-pos='4']").click()
+    page.locator(".strip .chip").nth(4).click()
     assert page.url.endswith("#L1H2@4") and page.inner_text("h1") == "What happens to “a”?"
     page.locator('[data-queries="rows"] [data-kind="stage"] .mark-rect.role-mark path').nth(
         0
@@ -263,7 +263,7 @@ def test_a_large_map_has_names_on_both_sides_and_a_scale_instead_of_numbers(open
         """() => {
           Object.assign(sizes, { layers: 9, heads: 8 });
           const flat = Float32Array.from({ length: 72 * tokens.length }, (_, index) => index / 1000);
-          arrays.moved = { shape: [9, 8, tokens.length], flat };
+          arrays.moved = { shape: [9, 8, tokens.length], shared_by: 1, flat };
           const map = { box: document.createElement("div"), name: "moved", cells: new Map() };
           makeMap(map);
           drawMap(map);
@@ -281,14 +281,11 @@ def test_a_large_map_has_names_on_both_sides_and_a_scale_instead_of_numbers(open
     assert len(steps) == 5 and steps[0].startswith("0")
 
 
-def test_no_line_breaks_before_a_full_stop_or_inside_a_token(looks, page_path):
-    page = looks(page_path, 390, "dark").page
-    chip_tops = (
-        "all => all.map(group => [...group.children].map(chip => chip.getBoundingClientRect().top))"
-    )
-    tops = page.eval_on_selector_all("#tokens .together", chip_tops)
-    assert [len(group) for group in tops][-1] == 2  # flood and its full stop
-    assert all(len(set(group)) == 1 for group in tops) and len({group[0] for group in tops}) > 1
+def test_the_tokens_of_a_short_text_are_listed_once_with_their_numbers(page, walked):
+    numbers = page.locator(".strip .chip small").all_inner_texts()
+    assert numbers == [str(number) for number in walked.frames["tokens"]["id"]]
+    assert page.locator("#tokens .chip").count() == 0
+    assert f"the {len(numbers)} tokens at the top" in page.inner_text("#tokens .says")
 
 
 def test_the_switch_transposes_every_grid(page):
@@ -317,9 +314,16 @@ def test_the_strip_stays_visible_and_is_not_printed_over_the_text(page):
 
 def test_a_long_text_is_usable(open_page, model, tmp_path):
     long = probe.walk(model, LONG, at="loan")
-    opened = open_page(probe.write(long, tmp_path))
+    opened = open_page(probe.write(long, tmp_path), viewport={"width": 390, "height": 844})
     page = opened.page
     assert page.locator('.strip [name="at"]').count() == 24
+    # No line breaks before a full stop or inside a token.
+    chip_tops = (
+        "all => all.map(group => [...group.children].map(chip => chip.getBoundingClientRect().top))"
+    )
+    tops = page.eval_on_selector_all("#tokens .together", chip_tops)
+    assert [len(group) for group in tops][-1] == 2  # a word and its full stop
+    assert all(len(set(group)) == 1 for group in tops) and len({group[0] for group in tops}) > 1
     assert page.locator(".still .chip").count() == len(long.frames["tokens"])
     rows = cells(page, "values")
     assert rows[-2][0][0] == f"{long.block['n_undrawn']} other tokens" and rows[-1][1][0] == "1.000"

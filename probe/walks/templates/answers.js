@@ -19,11 +19,7 @@ const linesOverHttp = async function* (question, signal) {
   }
 };
 const recorded = JSON.parse(document.getElementById("recorded")?.textContent ?? "null");
-// The first sentence's block is in the page, with the swaps on the requested axis, or without swaps if no axis exists.
-if (recorded) {
-  const { swap, ...others } = data.arrays;
-  recorded.sentence[0].block = { ...data, arrays: recorded.effects ? { ...others, swap: recorded.effects } : others };
-}
+if (recorded) recorded.sentence[0].block = data;
 const replayed = async function* ({ what, follow, swaps }) {
   if (what === "sentence") {
     const carries = ({ block }) => !follow || block.heads.some(([layer, head]) => layer === follow[0] && head === follow[1]);

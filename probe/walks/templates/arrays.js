@@ -1,16 +1,17 @@
 "use strict";
-const unpack = ({ shape, data: text }) => {
+const unpack = ({ shape, shared_by, data: text }) => {
   const bytes = Uint8Array.from(atob(text), (letter) => letter.charCodeAt(0));
   const whole = new DataView(bytes.buffer);
-  return { shape, flat: Float32Array.from({ length: bytes.length / 4 }, (_, index) => whole.getFloat32(4 * index, true)) };
+  return { shape, shared_by, flat: Float32Array.from({ length: bytes.length / 4 }, (_, index) => whole.getFloat32(4 * index, true)) };
 };
 // What the page shows: a block of facts, and its arrays by name.
 let data, arrays;
 // The number at a full index; the row of numbers at one that leaves out the last axis.
 const get = (name, ...index) => {
-  const { shape, flat } = arrays[name];
+  const { shape, shared_by, flat } = arrays[name];
   let offset = 0;
-  shape.forEach((size, axis) => (offset = offset * size + (index[axis] ?? 0)));
+  const at = [Math.floor(index[0] / shared_by), ...index.slice(1)];
+  shape.forEach((size, axis) => (offset = offset * size + (at[axis] ?? 0)));
   return index.length === shape.length ? flat[offset] : [...flat.subarray(offset, offset + shape.at(-1))];
 };
 // Numbers: rounded for reading, all digits on hover.

@@ -119,7 +119,8 @@ const readSentence = async (follow, at) => {
     const carried = !recorded || ["own", result.swapped_by].includes(input.value);
     input.disabled = !carried || (input.value === "other" && !data.second_tokens);
   }
-  [unchanged, outcome] = [result.next && [result.next], null];
+  [unchanged, outcome] = [result.next, null];
+  say("report", `probe report ${data.word}${result.lexicon ? "" : " --sentences FILE"}`);
   say("word", data.word);
   await show({});
   await moving();
@@ -221,8 +222,8 @@ const headline = () => {
 // The first of the listed tokens changed most, and is a content word where one is among those.
 const nextChange = () => {
   if (!outcome?.next) return "";
-  const [before, after] = outcome.next.map(([one]) => one);
-  return share(before.probability) === share(after.probability) ? "" : HEADLINES.next({ token: before.piece, from: before.probability, to: after.probability });
+  const [from, to] = outcome.next.probabilities.map(([first]) => first);
+  return share(from) === share(to) ? "" : HEADLINES.next({ token: outcome.next.pieces[0], from, to });
 };
 const drawOutcome = () => {
   const [next, coordinates] = [outcome?.next ?? unchanged, outcome?.coordinates];
@@ -241,61 +242,73 @@ const drawOutcome = () => {
   }
   const waiting = swaps.filter((swap) => !applied().includes(swap)).map(headName);
   const told = headline() + nextChange() + (waiting.length ? HEADLINES.waiting({ heads: waiting.join(", ") }) : "");
-  if (next) drawNext(next);
-  else fill("next", []);
+  drawNext(next ?? { pieces: [], probabilities: [[]] });
   say("outcome", told);
   const place = data.causal ? "after the sentence" : "at the word";
-  say("next", !next ? "The checkpoint has no language-model head, so no next word is shown." : next.length > 1 ? `Next words: the tokens ${place} whose probability changes most; a content word is first, if there is one. Grey: as it is. Violet: with the ${change}.` : `Next words: the likeliest tokens ${place}, softmax over all tokens.`);
+  say("next", !next ? "The checkpoint has no language-model head, so no next word is shown." : next.probabilities.length > 1 ? `Next words: the tokens ${place} whose probability changes most; a content word is first, if there is one. Grey: as it is. Violet: with the ${change}.` : `Next words: the likeliest tokens ${place}, softmax over all tokens.`);
 };
 const BAR = 10; // pixels of a bar's height
-const drawNext = ([before, after]) => {
-  const sides = after ? [before, after] : [before];
-  const most = Math.max(1e-9, ...sides.flat().map((one) => one.probability));
-  const rows = before.map((token, index) => {
-    const values = sides.map((side) => side[index].probability);
+const drawNext = ({ pieces, probabilities }) => {
+  const most = Math.max(1e-9, ...probabilities.flat());
+  const rows = pieces.map((piece, index) => {
+    const values = probabilities.map((side) => side[index]);
     const bars = values.map((value, side) => svg("rect", { class: side ? "after" : "before", y: (BAR + 1) * side, height: BAR, width: `${(100 * value) / most}%` }));
     const picture = svg("svg", { height: (BAR + 1) * values.length, "aria-hidden": "true" }, bars);
-    return row([quoted(token.piece), { nodes: [picture] }, ...values.map((value) => number(value, share(value)))]);
+    return row([quoted(piece), { nodes: [picture] }, ...values.map((value) => number(value, share(value)))]);
   });
-  const names = after ? ["as it is", allSwapped() ? "swapped" : "changed"] : ["probability"];
+  const names = probabilities.length > 1 ? ["as it is", allSwapped() ? "swapped" : "changed"] : ["probability"];
   fill("next", rows, ["token", "", ...names]);
 };
 const share = (value) => (value >= 0.0995 ? percent(value) : value < 0.0005 ? "< 0.1\u202f%" : `${decimal(100 * value, 1)}\u202f%`);
 
-// The axis: both meanings, the word of both sentences, where a swap puts it; at the depth of the slider.
-const paths = () => outcome?.paths ?? along?.paths;
+// The line from one meaning to the other: the word in both sentences, and where a swap puts it; in the layer of the slider.
 const readAt = () => (outcome?.coordinates ? outcome.depth : along?.depth) ?? sizes.layers;
-const between = (path, depth) => {
+const between = (values, depth) => {
   const low = Math.min(Math.floor(depth), sizes.layers);
   const high = Math.min(low + 1, sizes.layers);
-  return path[low] + (path[high] - path[low]) * (depth - low);
+  return values[low] + (values[high] - values[low]) * (depth - low);
+};
+const isParting = () => Boolean(along) && !ofLexicon();
+// How far apart the two vectors of the word are in a layer, by their mean length there: the scale of that layer.
+const apartAt = (depth) => between(arrays.apart.flat.subarray(1), depth);
+// Both sentences' word and the swapped one, from 0 to 1 after the last layer, and how far the swapped one has gone from the first to the second.
+const placesAt = (depth) => {
+  if (!isParting()) {
+    const [own, moved] = outcome?.coordinates ?? [along.coordinates.first];
+    return { first: own, second: (outcome?.coordinates ? outcome : along.coordinates).second, moved, way: moved };
+  }
+  const half = apartAt(depth) / apartAt(sizes.layers) / 2;
+  const way = outcome?.way && between(outcome.way, depth);
+  return { first: 0.5 - half, second: 0.5 + half, moved: outcome?.way && 0.5 - half + 2 * half * way, way };
 };
 const drawWay = (depth = Number(form.elements.depth.value)) => {
-  for (const part of document.querySelectorAll("[data-parting]")) part.hidden = !paths();
+  for (const part of document.querySelectorAll("[data-parting]")) part.hidden = !isParting();
   document.querySelector("[data-axis]").replaceChildren(...(along ? [line(depth)] : []));
   say("depth", depth < sizes.layers ? `entering layer ${Math.floor(depth)} of ${sizes.layers}` : `after the last of ${sizes.layers} layers`);
+  if (isParting()) say("apart", percent(apartAt(depth)));
 };
-const [LEFT, WIDTH] = [16, 368]; // of the line, in a picture 400 wide
+const isPlace = (value) => typeof value === "number";
 const line = (depth) => {
-  const coordinates = outcome?.coordinates;
-  const second = coordinates ? outcome.second : along.coordinates.second;
-  const own = coordinates?.[0] ?? along.coordinates.first;
-  const at = paths() ? paths().map((path) => between(path, depth)) : [own, second, coordinates?.[1]];
+  const { first, second, moved, way } = placesAt(depth);
   // The scale holds every depth, so that it stays as it is while the dots move.
-  const all = [0, 1, ...(paths() ?? [at]).flat()].filter((one) => one !== null && one !== undefined);
+  const everywhere = isParting() ? Array.from({ length: sizes.layers + 1 }, (_, layer) => placesAt(layer)) : [placesAt(depth)];
+  const all = [0, 1, ...everywhere.flatMap((one) => [one.first, one.second, one.moved])].filter(isPlace);
   const [low, high] = [Math.min(...all), Math.max(...all)];
-  const x = (value) => LEFT + (WIDTH * (value - low)) / (high - low);
-  const text = (value, y, words, kind = "") => svg("text", { x: x(value), y, "text-anchor": x(value) < 60 ? "start" : x(value) > 340 ? "end" : "middle", class: kind }, [words]);
-  const parts = [svg("line", { x1: LEFT, x2: LEFT + WIDTH, y1: 44, y2: 44 })];
-  for (const [value, name] of [[0, along.senses[0]], [1, along.senses[1]]]) parts.push(svg("line", { x1: x(value), x2: x(value), y1: 37, y2: 51 }), text(value, 72, `${name} ${percent(value)}`, "end"));
-  const [first, other, moved] = at;
-  if (typeof moved === "number") parts.push(svg("line", { class: "moved", x1: x(first), x2: x(moved), y1: 44, y2: 44 }));
-  if (typeof other === "number") parts.push(svg("circle", { cx: x(other), cy: 44, r: 7, class: "second" }));
-  parts.push(svg("circle", { cx: x(first), cy: 44, r: 7, class: "first" }));
-  if (typeof moved === "number") parts.push(svg("path", { d: `M${x(moved)},34l10,10l-10,10l-10,-10z`, class: "after" }), text(moved, 22, `${allSwapped() ? "swapped" : "changed"} ${percent(moved)}`));
-  else if (paths() === undefined || !paths()) parts.push(text(first, 22, percent(first)));
-  const description = `${quoted(data.word)} at ${percent(first)}${typeof moved === "number" ? `, ${allSwapped() ? "swapped" : "changed"} at ${percent(moved)}` : ""}${typeof other === "number" ? `; the other sentence's at ${percent(other)}` : ""}, from ${senses()}`;
-  return svg("svg", { viewBox: "0 0 400 80", class: "axis-line", role: "img", "aria-label": description }, parts);
+  const x = (value) => `${(100 * (value - low)) / (high - low)}%`;
+  // Text at an end begins or ends there.
+  const anchor = (value) => (value - low < 0.15 * (high - low) ? "start" : high - value < 0.15 * (high - low) ? "end" : "middle");
+  const text = (value, y, words, kind = "") => svg("text", { x: x(value), y, "text-anchor": anchor(value), class: kind }, [words]);
+  const drawn = [svg("line", { x1: "0%", x2: "100%", y1: 36, y2: 36 })];
+  for (const [value, name] of along.senses.entries()) drawn.push(svg("line", { x1: x(value), x2: x(value), y1: 29, y2: 43 }), text(value, 64, `${name} ${percent(value)}`, "end"));
+  if (isPlace(moved)) drawn.push(svg("line", { class: "moved", x1: x(first), x2: x(moved), y1: 36, y2: 36 }));
+  if (isPlace(second)) drawn.push(svg("circle", { cx: x(second), cy: 36, r: 7, class: "second" }));
+  drawn.push(svg("circle", { cx: x(first), cy: 36, r: 7, class: "first" }));
+  const change = allSwapped() ? "swapped" : "changed";
+  if (isPlace(moved)) drawn.push(svg("svg", { x: x(moved), y: 36, class: "after" }, [svg("path", { d: "M0,-10l10,10l-10,10l-10,-10z" })]), text(moved, 16, `${change} ${percent(way)}`));
+  else if (!isParting()) drawn.push(text(first, 16, percent(first)));
+  const described = [`${quoted(data.word)} at ${percent(first)}`, ...(isPlace(moved) ? [`${change} at ${percent(moved)}`] : [])].join(", ");
+  const label = `${described}${isPlace(second) ? `; the other sentence's at ${percent(second)}` : ""}, from ${senses()}`;
+  return svg("svg", { height: 70, class: "axis-line", role: "img", "aria-label": label }, drawn);
 };
 // The dots on their way through the layers, only when somebody asks.
 const PLAYED = 3000; // milliseconds from the first layer to the last

@@ -70,7 +70,7 @@ const drawMap = ({ box, name, cells }) => {
   const parts = [...(least <= -0.005 ? [-16, -4] : []), 0, 1, 4, 9, 16];
   const steps = parts.map((part) => make("span", { className: tinted(part / 16), textContent: scaled((part / 16) * limit) }));
   if (limit <= ROUNDS_TO_ZERO) box.lastChild.replaceChildren("Every head's value is 0\u202f%.");
-  else box.lastChild.replaceChildren(...(heads.length <= FEW ? [] : ["colour, square root: ", ...steps]));
+  else box.lastChild.replaceChildren(...(heads.length <= FEW ? [] : [make("span", { className: "told", textContent: "Colour scale; small numbers are drawn stronger." }), ...steps]));
 };
 
 {% include "lines.js" %}

@@ -342,7 +342,7 @@ def test_a_stopped_study_resumes_and_has_the_same_numbers(tiny, answer, study, f
     assert [*read_record(file).measured] == ANSWERS
     run = counted(monkeypatch)
     finished = probe.study(tiny, "mole", out=folder, **OPTIONS)
-    assert run == [*ALL[len(ANSWERS) :]]
+    assert sorted(run) == sorted(ALL[len(ANSWERS) :])
     assert list(finished.frames) == list(study.frames)
     for name in {*study.frames} - {"certificate"}:  # which reads a text of every word
         both = (of_mole(each, name) for each in (finished, study))

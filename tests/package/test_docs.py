@@ -197,9 +197,9 @@ def test_the_findings_of_the_readme_come_from_the_stored_tables():
     found = stored("which_shortcut_finds_the_heads", "model == 'smollm2'").set_index("method")
     text = " ".join(README.read_text(encoding="utf-8").split())
     for finding in (
-        f"three of {len(heads)} heads keep {100 * trio['faithfulness']:.0f} % of *bank*'s *gap*",
-        f"L4H1 (layer 4, head 1) by {first:.0f} % of the gap, L4H2 by {second:.0f} %, L5H1 by {third:.0f} %.",
-        f"MLP 5, which reads only the word itself, moves it by {mlps[5]:.0f} %.",
+        f"three of the {6 * 9} heads in the first six layers keep {100 * trio['faithfulness']:.0f} % of",
+        f"L4H1 by {first:.0f} % of the gap, L4H2 by {second:.0f} %, L5H1 by {third:.0f} %.",
+        f"moves it about as far as the strongest head, by {mlps[5]:.0f} %.",
         f"they keep {percent(trio, 'faithfulness')} of the gap",
         f"Random trios keep {random.mean():.0f} % on average,",
         f"the best of {len(random)} {random.max():.0f} %.",

@@ -131,7 +131,7 @@ def test_the_page_lists_how_far_a_cue_moves_the_word_from_where_it_is_without_on
     first = one_line(words.split("<li>")[1].split("</li>")[0])
     assert first == f"{strongest['cue']} {percent(strongest['coordinate'] - zero)}"
     text = one_line(words)
-    assert f"the text “The river bank” at {percent(0.5 - zero)}" in text
+    assert f"the text “The river bank” is at {percent(0.5 - zero)}" in text
     assert "toward “The loan bank”" in text
 
 

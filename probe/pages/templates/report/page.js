@@ -28,9 +28,12 @@ document.addEventListener("click", (event) => {
   goTo(link.hash.slice(1));
 });
 addEventListener("hashchange", arrive);
-// A sentence that is wider than its place is moved to the word.
+// A sentence that is wider than its place begins at its cue, or before the word if the cue is near.
 const scrollToWords = (part) => {
-  for (const box of part.querySelectorAll(".arcs")) box.scrollLeft = box.dataset.at - box.clientWidth * 0.8;
+  for (const box of part.querySelectorAll(".arcs")) {
+    const cue = box.querySelector("rect")?.x.baseVal.value ?? Infinity;
+    box.scrollLeft = Math.min(cue - 8, box.dataset.at - box.clientWidth * 0.8);
+  }
 };
 scrollToWords(document);
 // A head's card lies over the page, which stays where it was. The address holds which one is open.

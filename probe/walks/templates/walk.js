@@ -43,14 +43,14 @@ const live = {
     const rows = kinds.split(" ").flatMap((kind) =>
       (kind === "query" ? tokens : source).map((token, index) => {
         const [plane_x, plane_y] = get(`${kind[0]}_plane`, c, index);
-        const weight = kind === "query" ? 0 : get("pattern", c, state.at, index);
+        const weight = kind === "query" ? 2 : get("pattern", c, state.at, index);
         return { kind, label: token.label, name: "", chosen: index === state.at && (data.one_text || kind === "query"), weight, plane_x, plane_y, norm: get(`${kind[0]}_norm`, c, index) };
       }),
     );
     const reach = (axis) => Math.max(...rows.map((row) => row[axis])) - Math.min(...rows.map((row) => row[axis]));
     const [width, height] = [0.24 * reach("plane_x"), 0.1 * reach("plane_y")];
-    const written = []; // a name is written unless it would cover another; the followed token goes first, then what it looks at most
-    for (const row of [...rows].sort((a, b) => b.chosen - a.chosen || b.weight - a.weight)) {
+    const written = []; // a name is written unless it would cover another; the followed query goes first, then what it looks at most
+    for (const row of [...rows].sort((a, b) => b.weight - a.weight)) {
       if (row.kind === "query" && !row.chosen) continue;
       if (written.some((other) => Math.abs(row.plane_x - other.plane_x) <= width && Math.abs(row.plane_y - other.plane_y) <= height)) continue;
       row.name = row.label;

@@ -3,7 +3,8 @@
 The page extends the walk's template, so steps, scripts and charts are shared. It is rendered from
 the walk of a pair of sentences; every other text arrives as the answer to a question. A saved page
 is the same page with recorded answers: the map of heads, every swap of a single head with the next
-words, the last question, and the certificate of these sentences. It needs no model.
+words, the text after those that move the word furthest, the last question, and the certificate of
+these sentences. It needs no model.
 """
 
 from collections.abc import Iterator
@@ -39,6 +40,7 @@ RECORDED = b'<script type="application/json" id="recorded">'  # is in every save
 # is the certificate and the page.
 READ = 0.1
 SWAPPED = 0.8
+N_WRITTEN = 3  # swaps that move the word furthest, after which a saved page has the text
 # The page may run its own scripts and save pictures. It cannot reach the notebook.
 FRAME = (
     '<iframe title="Explorer" sandbox="allow-scripts allow-downloads" srcdoc="{page}" '
@@ -190,7 +192,7 @@ def saved_page(
         yield READ + (SWAPPED - READ) * n_done / len(swap_sets), ""
     texts = [
         _recorded(explorer, replace(question, what="write", swaps=swaps))
-        for swaps in dict.fromkeys(((), question.swaps))
+        for swaps in dict.fromkeys(((), question.swaps, *_strongest(swap_sets, results)))
     ]
     yield SWAPPED, ""
     opening = opening_walk(
@@ -251,6 +253,17 @@ def _swap_sets(sentence: Message, question: Question) -> list[tuple[HeadSwap, ..
     heads = product(range(block["sizes"]["layers"]), range(block["sizes"]["heads"]))
     single = [(HeadSwap(layer, head, sentence["swapped_by"]),) for layer, head in heads]
     return list(dict.fromkeys([*single, *swap_sets]))
+
+
+def _strongest(
+    swap_sets: list[tuple[HeadSwap, ...]], results: list[Message]
+) -> list[tuple[HeadSwap, ...]]:
+    """The swaps that move the word furthest, furthest first; none without an axis."""
+    effects = {}
+    for swaps, recorded in zip(swap_sets, results, strict=True):
+        if coordinates := recorded["answer"].get("result", {}).get("coordinates"):
+            effects[swaps] = abs(coordinates[1] - coordinates[0])
+    return sorted(effects, key=lambda swaps: -effects[swaps])[:N_WRITTEN]
 
 
 def _result(explorer: Explorer, question: Question) -> Message:

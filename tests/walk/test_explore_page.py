@@ -194,6 +194,27 @@ def test_a_click_swaps_a_head_and_a_second_click_undoes_it(page):
     assert outcome(page) == before and "swap=" not in page.url
 
 
+@pytest.mark.parametrize("width", [390, 1280])
+def test_a_swap_does_not_move_the_map(opened, width):
+    page = opened(viewport={"width": width, "height": 844}).page
+    top = (
+        "document.querySelector('[data-map=\"swap\"] .cell').getBoundingClientRect().top + scrollY"
+    )
+    before = page.evaluate(top)
+    click(page, 0, 0)
+    assert " goes from " in outcome(page) and page.evaluate(top) == before
+
+
+def test_the_strip_begins_with_the_first_token_where_the_text_fits_up_to_the_chosen_one(opened):
+    text = "They+saw+the+bank+in+the+old+garden"
+    page = opened(f"#text={text}&other=&word=bank", viewport={"width": 390, "height": 844}).page
+    chips = "document.querySelector('.strip .chips')"
+    assert page.evaluate(f"{chips}.scrollWidth > {chips}.clientWidth")
+    assert page.evaluate(f"{chips}.scrollLeft") == 0
+    page.locator('.strip [name="at"]').last.check(force=True)
+    assert page.evaluate(f"{chips}.scrollLeft") > 0
+
+
 def arrays_apart(page, depth):
     """The distance of the word's two vectors, divided by their mean length."""
     return page.evaluate("depth => get('apart', depth + 1)", depth)

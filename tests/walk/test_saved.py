@@ -40,6 +40,15 @@ def page_path(tmp_path_factory, tiny):
     return path
 
 
+def _swaps(entry):
+    return tuple(HeadSwap(*swap) for swap in entry["swaps"])
+
+
+def _moved(entry):
+    before, after = entry["answer"]["result"]["coordinates"]
+    return abs(after - before)
+
+
 def test_every_swap_of_one_head_is_stored_as_the_explorer_answers_it(page_path, tiny):
     page_data = recorded(page_path.read_text(encoding="utf-8"))
     assert [entry["swaps"] for entry in page_data["swap"]] == [
@@ -47,12 +56,19 @@ def test_every_swap_of_one_head_is_stored_as_the_explorer_answers_it(page_path, 
     ]
     explorer = Explorer(tiny)
     for entry in page_data["swap"][::7]:
-        swaps = tuple(HeadSwap(*swap) for swap in entry["swaps"])
-        *_, last = explorer.answer(Question("swap", THIS, THAT, swaps=swaps))
+        *_, last = explorer.answer(Question("swap", THIS, THAT, swaps=_swaps(entry)))
         assert entry["answer"]["result"]["coordinates"] == pytest.approx(
             last["result"]["coordinates"], abs=1e-6
         )
         assert entry["answer"]["result"]["next"] == last["result"]["next"]
+    # The text after the swaps that move the word furthest.
+    strongest = sorted(page_data["swap"], key=lambda entry: -_moved(entry))[:3]
+    assert [entry["swaps"] for entry in page_data["write"]] == [
+        [],
+        *(entry["swaps"] for entry in strongest),
+    ]
+    *_, last = explorer.answer(Question("write", THIS, THAT, swaps=_swaps(strongest[0])))
+    assert page_data["write"][1]["answer"]["result"] == last["result"]
     assert page_data["command"] == "probe explore --save page.html"
     assert page_data["state"].startswith(
         "text=They%20saw%20the%20river%20from%20the%20bank&other=They"
@@ -191,6 +207,9 @@ class TestPage:
             assert page.locator('[name="swap"][value="other"]').is_checked()
             effect = cell.get_attribute("aria-label").removeprefix(f"{name}: ")
             assert f"moves {effect} of the way" in outcome
+            text = page.locator('[data-slot="swapped-text"]').inner_text()
+            is_written = (layer, head) == (walked.layer, walked.head)
+            assert (text == "(not in this saved page: run probe explore)") != is_written
         assert page.locator('[name="swap"][value="off"]').is_disabled()
         assert page.locator("[data-trouble]").is_hidden()
 
@@ -214,7 +233,7 @@ class TestPage:
                 arg=own_text,
             )
             assert page.locator('[data-slot="following"]').inner_text() == followed
-            assert page.locator("[data-with-swap]").is_hidden()
+            assert page.locator("[data-with-swap]").is_hidden() == (outcome == UNSWAPPED)
 
     @pytest.mark.campaign
     def test_equal_vectors_have_no_map_and_a_swap_repeats_the_reason(

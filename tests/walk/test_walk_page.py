@@ -129,6 +129,30 @@ def test_the_mask_of_the_last_token_has_a_note(page, walked):
     assert "to tokens that come after it" in page.locator("#mask .says").inner_text()
 
 
+def test_a_mask_that_takes_nothing_from_a_token_is_told_by_the_one_it_takes_most_from(page):
+    page.evaluate("location.hash = '#L0H2@12'")
+    settled(page)
+    later = page.evaluate("queries.map(query => get('later', headIndex(), query))")
+    most = max(range(len(later)), key=later.__getitem__)
+    assert later[12] < 0.005
+    assert (
+        page.locator("#mask .says")
+        .inner_text()
+        .endswith(
+            "Without the mask, “flood” would give less than half a percent of its attention to tokens "
+            f"that come after it; “{page.evaluate('tokens')[most]['piece'].strip()}” would give the "
+            f"most: {100 * later[most]:.0f}\u202f%."
+        )
+    )
+
+
+def test_the_key_that_is_looked_at_most_has_its_name_in_the_plane(page):
+    page.evaluate("location.hash = '#L0H3@9'")
+    settled(page)
+    names = page.locator('[data-kind="query key"] .mark-text.role-mark text').all_text_contents()
+    assert {"9·bank", "7·the"} <= set(names)  # it gives 81 % of its attention to the second
+
+
 def test_a_share_that_rounds_to_zero_has_no_sign(page):
     texts = page.evaluate("[-0.004, 0, 0.004, -0.006].map(percent)")
     assert texts == [f"{text}\u202f%" for text in ("0", "0", "0", "−1")]

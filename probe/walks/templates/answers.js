@@ -26,7 +26,7 @@ const replayed = async function* ({ what, follow, swaps }) {
     yield { result: recorded.sentence.find(carries) };
     return;
   }
-  // Texts after every swap would be too large; the page has only the text without a swap.
+  // Texts after every swap would take too long; for most the page has only the text without a swap.
   const found = recordedOf(what, ["swap", "write"].includes(what) ? swaps : []) ?? (what === "write" ? recordedOf(what, []) : null);
   yield found?.answer ?? { absent: true };
 };

@@ -159,7 +159,7 @@ const swapped = async () => {
   const whole = await answered("write", {}, ({ written }) => showWritten(written));
   if (!whole) return;
   showWritten(whole, "(nothing: the model ends its text here)");
-  put("[data-with-swap]", whole.swapped === undefined);
+  if (applied().length && whole.swapped === undefined) say("swapped-text", "(not in this saved page: run probe explore)");
 };
 
 // Pictures of the answers.

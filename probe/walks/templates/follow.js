@@ -127,7 +127,10 @@ const drawForm = () => {
   const chip = form.querySelector(`[name="at"][value="${state.at}"]`);
   chip.checked = true;
   const strip = form.querySelector(".chips");
-  strip.scrollLeft = chip.parentElement.offsetLeft - strip.offsetLeft - strip.clientWidth / 2;
+  const { offsetLeft, offsetWidth } = chip.parentElement;
+  const left = offsetLeft - strip.offsetLeft;
+  // From the first token on, where the text fits up to this one.
+  strip.scrollLeft = left + offsetWidth <= strip.clientWidth ? 0 : left - strip.clientWidth / 2;
 };
 // The first query token for which this holds becomes the destination.
 const goTo = (wanted) => {

@@ -43,13 +43,14 @@ const live = {
     const rows = kinds.split(" ").flatMap((kind) =>
       (kind === "query" ? tokens : source).map((token, index) => {
         const [plane_x, plane_y] = get(`${kind[0]}_plane`, c, index);
-        return { kind, label: token.label, name: "", chosen: index === state.at && (data.one_text || kind === "query"), plane_x, plane_y, norm: get(`${kind[0]}_norm`, c, index) };
+        const weight = kind === "query" ? 2 : get("pattern", c, state.at, index);
+        return { kind, label: token.label, name: "", chosen: index === state.at && (data.one_text || kind === "query"), weight, plane_x, plane_y, norm: get(`${kind[0]}_norm`, c, index) };
       }),
     );
     const reach = (axis) => Math.max(...rows.map((row) => row[axis])) - Math.min(...rows.map((row) => row[axis]));
     const [width, height] = [0.24 * reach("plane_x"), 0.1 * reach("plane_y")];
-    const written = []; // a name is written unless it would cover another; the followed token goes first
-    for (const row of [...rows].sort((a, b) => b.chosen - a.chosen)) {
+    const written = []; // a name is written unless it would cover another; the followed query goes first, then what it looks at most
+    for (const row of [...rows].sort((a, b) => b.weight - a.weight)) {
       if (row.kind === "query" && !row.chosen) continue;
       if (written.some((other) => Math.abs(row.plane_x - other.plane_x) <= width && Math.abs(row.plane_y - other.plane_y) <= height)) continue;
       row.name = row.label;
@@ -331,8 +332,11 @@ const addsUp = (c) => {
 };
 // What the mask takes from the token that looks; the last one has nothing after it.
 const hidden = (c) => {
-  if (tokens[state.at].pos < sizes.tokens - 1) return `Without the mask, ${token()} would give ${percent(get("later", c, state.at))} of its attention to tokens that come after it.`;
-  return `${token()} is the last token.`;
+  if (tokens[state.at].pos === sizes.tokens - 1) return `${token()} is the last token.`;
+  const later = queries.map((query) => get("later", c, query));
+  const [own, most] = [later[state.at], largest(later)];
+  if (isNoPercent(own)) return `Without the mask, ${token()} would give less than half a percent of its attention to tokens that come after it; ${quoted(tokens[most].piece)} would give the most: ${percent(later[most])}.`;
+  return `Without the mask, ${token()} would give ${percent(own)} of its attention to tokens that come after it.`;
 };
 const answer = (c, open) => {
   if (isFirst()) return data.answer;

@@ -34,6 +34,7 @@ import torch
 
 from probe.model.load import read_weights
 from probe.model.trace import target_states
+from probe.model.variants import TargetText
 from probe.patching.heads import swap_pairs
 
 QUICK = "--quick" in sys.argv
@@ -56,12 +57,13 @@ def timed(shape: str) -> pd.DataFrame:
     layers, heads, d_model, _ = weights.shape
     pairs = 8 if weights.causal else 2
     a, b = timing.aligned_pairs(model, pairs, LENGTH)
+    at_end_a, at_end_b = ([TargetText(row, LENGTH - 1) for row in rows] for rows in (a, b))
     direction = torch.full((d_model,), d_model**-0.5)
     sample = [(layer, layer % heads) for layer in range(0, layers, 3)]
     tokens = timing.random_tokens(model, SENTENCES, LENGTH)
     rows = [sentence.ids for sentence in tokens]
     works = {
-        "swaps": lambda: swap_pairs(weights, a, b, direction[None], depth=layers),
+        "swaps": lambda: swap_pairs(weights, at_end_a, at_end_b, direction[None], depth=layers),
         "pairs": lambda: timing.bare_forward(plain, [*a, *b], batch=2 * pairs),
         "loop": lambda: timing.loop_over_heads(model, (a, b), direction, sample),
         "states": lambda: target_states(model, tokens, [LENGTH - 1] * SENTENCES),

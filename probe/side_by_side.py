@@ -16,6 +16,7 @@ import torch
 Result = TypeVar("Result")
 
 TOGETHER = 2  # calls at a time
+FEWEST = 4  # calls; of two or three, the last one would run with half of the threads for long
 _together = Lock()  # held while calls run side by side
 
 
@@ -26,19 +27,19 @@ def side_by_side(
 
     device: on which they compute
 
-    The calls run one after the other if the device is not the processor, if torch has one thread,
-    or if other calls already run side by side. They see the caller's context variables and whether
-    it computes gradients. After an error, which is raised here, no further call begins and those
-    that run are stopped.
+    The calls run one after the other if they are few, if the device is not the processor, if torch
+    has one thread, or if other calls already run side by side. They see the caller's context
+    variables and whether it computes gradients. After an error, which is raised here, no further
+    call begins and those that run are stopped.
 
     Example:
         >>> import torch
         >>> from probe.side_by_side import side_by_side
-        >>> sorted(side_by_side([lambda: "one", lambda: "two"], torch.device("cpu")))
-        [(0, 'one'), (1, 'two')]
+        >>> sorted(side_by_side([lambda: "a", lambda: "b"], torch.device("cpu")))
+        [(0, 'a'), (1, 'b')]
     """
     threads = torch.get_num_threads()
-    enough = device.type == "cpu" and min(threads, len(calls)) >= TOGETHER
+    enough = device.type == "cpu" and threads >= TOGETHER and len(calls) >= FEWEST
     if not (enough and _together.acquire(blocking=False)):
         for number, call in enumerate(calls):
             yield number, call()

@@ -43,16 +43,22 @@ def test_two_calls_run_at_a_time_and_share_the_threads():
 @pytest.mark.parametrize(("number", "device"), [(1, "cpu"), (4, "meta")])
 def test_one_thread_or_another_device_run_calls_in_their_order(number, device):
     with threads(number):
-        results = list(side_by_side([get_ident] * 3, torch.device(device)))
-    assert results == [(each, get_ident()) for each in range(3)]
+        results = list(side_by_side([get_ident] * 4, torch.device(device)))
+    assert results == [(each, get_ident()) for each in range(4)]
+
+
+def test_few_calls_have_all_threads_one_after_the_other():
+    with threads(4):
+        results = list(side_by_side([torch.get_num_threads] * 3, CPU))
+    assert results == [(0, 4), (1, 4), (2, 4)]
 
 
 def test_calls_inside_calls_run_one_after_the_other():
     def outer():
-        return {thread for _, thread in side_by_side([get_ident] * 3, CPU)} == {get_ident()}
+        return {thread for _, thread in side_by_side([get_ident] * 4, CPU)} == {get_ident()}
 
     with threads(4):
-        assert all(alone for _, alone in side_by_side([outer, outer], CPU))
+        assert all(alone for _, alone in side_by_side([outer] * 4, CPU))
 
 
 def test_a_call_has_the_context_of_the_caller():
@@ -63,9 +69,9 @@ def test_a_call_has_the_context_of_the_caller():
         return variable.get(), torch.is_grad_enabled(), torch.is_inference_mode_enabled()
 
     with threads(2), torch.no_grad():
-        assert dict(side_by_side([call] * 2, CPU))[1] == ("set by the caller", False, False)
+        assert dict(side_by_side([call] * 4, CPU))[1] == ("set by the caller", False, False)
     with threads(2), torch.inference_mode():
-        assert dict(side_by_side([call] * 2, CPU))[1][2]
+        assert dict(side_by_side([call] * 4, CPU))[1][2]
 
 
 def test_an_error_is_raised_and_no_further_call_begins():
@@ -80,7 +86,7 @@ def test_an_error_is_raised_and_no_further_call_begins():
         with pytest.raises(probe.InputError, match="call"):
             list(side_by_side(calls, CPU))
         assert len(begun) <= 2  # one in each thread
-        assert dict(side_by_side([get_ident] * 2, CPU)).keys() == {0, 1}  # the next calls run
+        assert dict(side_by_side([get_ident] * 4, CPU)).keys() == {*range(4)}  # the next calls run
 
 
 def test_a_call_that_runs_is_stopped_by_the_error_of_another_one():
@@ -101,7 +107,7 @@ def test_a_call_that_runs_is_stopped_by_the_error_of_another_one():
             raise
 
     with threads(2), pytest.raises(probe.InputError, match="failed"):
-        list(side_by_side([fail, run_on], CPU))
+        list(side_by_side([fail, run_on] * 2, CPU))
     assert stopped == [True]
 
 
@@ -111,7 +117,7 @@ def test_a_study_on_two_threads_has_the_same_digits_each_time_and_the_numbers_of
             study = probe.study(
                 "tiny-senses",
                 ["bank"],
-                experiments="backups,sets,readings",
+                experiments="backups,sets,readings,shares",
                 controls=[],
                 max_pairs=2,
                 permutations=99,

@@ -34,7 +34,6 @@ import torch
 
 from probe.model.load import read_weights
 from probe.model.trace import target_states
-from probe.model.variants import TargetText
 from probe.patching.heads import swap_pairs
 
 QUICK = "--quick" in sys.argv
@@ -57,7 +56,7 @@ def timed(shape: str) -> pd.DataFrame:
     layers, heads, d_model, _ = weights.shape
     pairs = 8 if weights.causal else 2
     a, b = timing.aligned_pairs(model, pairs, LENGTH)
-    at_end_a, at_end_b = ([TargetText(row, LENGTH - 1) for row in rows] for rows in (a, b))
+    at_end_a, at_end_b = timing.read_at_end(a), timing.read_at_end(b)
     direction = torch.full((d_model,), d_model**-0.5)
     sample = [(layer, layer % heads) for layer in range(0, layers, 3)]
     tokens = timing.random_tokens(model, SENTENCES, LENGTH)

@@ -24,6 +24,7 @@ from probe.model.load import load, read_weights
 from probe.model.model import Model
 from probe.model.tokens import Tokens
 from probe.model.trace import target_states
+from probe.model.variants import TargetText
 from probe.patching.gradients import attribute_heads
 
 Work = Callable[[], object]
@@ -151,6 +152,11 @@ def aligned_pairs(
     a = [tokens.ids for tokens in random_tokens(model, pairs, length, seed=seed)]
     cue = max(0, length - 1 - CUE_BEFORE)
     return a, [(*row[:cue], (row[cue] + 1) % model.config.d_vocab, *row[cue + 1 :]) for row in a]
+
+
+def read_at_end(rows: Sequence[Sequence[int]]) -> list[TargetText]:
+    """Texts that are read at their last token, also by a model that reads both ways."""
+    return [TargetText(tuple(row), len(row) - 1) for row in rows]
 
 
 def loop_over_heads(

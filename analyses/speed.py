@@ -69,7 +69,7 @@ def timed(shape: str) -> pd.DataFrame:
         "sentences": lambda: timing.bare_forward(plain, rows, batch=1024 // LENGTH),
     }
     timings = timing.interleave(works, runs=RUNS)
-    # Forward passes that were run, of those that the whole loop takes; both with two traces.
+    # The share of the whole loop's forward passes that is run; both counts include two traces.
     part = (2 * len(sample) + 2) / (2 * layers * heads + 2)
     compared = {
         (

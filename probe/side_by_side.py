@@ -81,6 +81,17 @@ def side_by_side(
         _together.release()
 
 
+def in_order(calls: Sequence[Callable[[], Result]], device: torch.device) -> Iterator[Result]:
+    """The results of `side_by_side` in the order of the calls; early ones wait for those before."""
+    early: dict[int, Result] = {}
+    following = 0
+    for number, result in side_by_side(calls, device):
+        early[number] = result
+        while following in early:
+            yield early.pop(following)
+            following += 1
+
+
 def _stop(thread: Thread) -> None:
     """Raise SystemExit in a thread before its next instruction."""
     if thread.ident is not None:

@@ -3,8 +3,8 @@
 Directions are singular vectors of W_V W_O and of W_Q W_Kᵀ, without biases and without rotation,
 which is the identity at distance 0. A direction is listed as the tokens whose vectors are furthest
 along it, on either side. The vector of a token is its embedding, from layer 1 on after MLP 0,
-because early heads read and write what MLP 0 makes of a token. For a direction that a head reads,
-it is also normed as the input of the head.
+because early heads read and write vectors that MLP 0 has changed. For a direction that a head
+reads, it is also normed as the input of the head.
 
 Source: Millidge & Black 2022 (singular vectors as tokens).
 """
@@ -130,7 +130,7 @@ def directions_as_tokens(model: Model, heads: Sequence[HeadIndex]) -> list[pd.Da
         block = weights.blocks[layer]
         stream = streams[min(layer, 1)]
         x = blocks.attention_input(block, stream, weights.config).double().cpu()
-        # What a head writes is added to the stream, so it is compared with the stream's direction.
+        # A head's output is added to the stream, so it is compared with the stream's direction.
         centred = stream.double().cpu()
         centred = normalize(centred - centred.mean(0), dim=-1)
         for matrix, found in directions_of(weights, block, head).items():

@@ -183,11 +183,12 @@ def proceed(
 
     while waiting:
         ready = [name for name in waiting if not set(table[name].NEEDS).intersection(waiting)]
-        together = [name for name in ready if not table[name].ANSWERS]
         if table[ready[0]].ANSWERS:
             together = ready[:1]
-        # The longest first, so that the last ones end at about the same time.
-        together.sort(key=lambda name: -table[name].SECONDS)
+        else:
+            together = [name for name in ready if not table[name].ANSWERS]
+            # The longest first, so that the last ones end at about the same time.
+            together.sort(key=lambda name: -table[name].SECONDS)
         calls = [partial(result_of, name) for name in together]
         for number, result in side_by_side(calls, run.model.device):
             run.earlier[together[number]] = result

@@ -43,13 +43,14 @@ class KeptKeys:
         return len(self._blocks)
 
     def copy(self) -> "KeptKeys":
-        """The same keys and values. What is added to the copy is not added to this one."""
+        """The same keys and values, to which others can be added without adding them here."""
         copy = KeptKeys(self.weights)
-        copy.add(self)
+        copy._blocks = dict(self._blocks)
+        copy._bytes = self._bytes
         return copy
 
     def add(self, other: "KeptKeys") -> None:
-        """Keep what another one keeps, too, as far as it fits."""
+        """Keep the keys and values of another one, too, until KEPT_BYTES are reached."""
         for row, blocks in other._blocks.items():
             missing = len(blocks) - len(self._blocks.get(row, ()))
             if missing > 0:

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from probe.model import blocks, forward
 from probe.model.blocks import PositionTerms
-from probe.model.kept_keys import keeping, kept_here
+from probe.model.kept_keys import KeptKeys, keeping, kept_here
 from probe.model.load import ModelSource, read_weights
 from probe.model.tokens import batch_by_length
 from probe.model.variants import (
@@ -44,7 +44,7 @@ from probe.patching.inputs import (
     swap_inputs,
     target_texts,
 )
-from probe.side_by_side import side_by_side
+from probe.side_by_side import in_order
 
 # Numbers in the widest tensor of a batch: 16 MB in float32, small enough for the processor's cache.
 BATCH_NUMBERS = 2**22
@@ -379,19 +379,19 @@ def in_batches(
         [order[index] for index in batch] for batch in batch_by_length(lengths, most_rows=most_rows)
     ]
     kept = kept_here()
-    # One for each batch, because what a batch finds must not depend on which one was faster.
-    copies = [None if kept is None else kept.copy() for _ in batches]
+    # Each batch finds what was kept before all of them, whichever is faster.
+    before = None if kept is None else kept.copy()
     with torch.inference_mode():
         terms = blocks.position_terms(weights, longest)
 
-        def run_batch(number: int) -> Sequence[Tensor]:
-            batch = batches[number]
-            with keeping(copies[number]):
-                return run([texts[row] for row in batch], batch, terms)
+        def run_batch(batch: list[int]) -> tuple[Sequence[Tensor], KeptKeys | None]:
+            own = None if before is None else before.copy()
+            with keeping(own):
+                return run([texts[row] for row in batch], batch, terms), own
 
-        calls = [partial(run_batch, number) for number in range(len(batches))]
+        calls = [partial(run_batch, batch) for batch in batches]
         results: list[Tensor] = []
-        for number, parts in side_by_side(calls, weights.device):
+        for batch, (parts, own) in zip(batches, in_order(calls, weights.device), strict=True):
             if not results:
                 with torch.inference_mode(False):  # so that the caller gets ordinary tensors
                     results = [
@@ -399,8 +399,7 @@ def in_batches(
                         for part in parts
                     ]
             for whole, part in zip(results, parts, strict=True):
-                whole[batches[number]] = part.cpu()
-    for copy in copies:
-        if kept is not None and copy is not None:
-            kept.add(copy)
+                whole[batch] = part.cpu()
+            if kept is not None and own is not None:
+                kept.add(own)
     return results

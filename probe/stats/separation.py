@@ -6,7 +6,7 @@ and all pairs of senses of the word, corrected by step-down max-T. Separation pe
 cue words; swap tests flip signs per pair of cue words.
 """
 
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import compress
@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from scipy.stats import rankdata
 from torch import Tensor
 
-from probe.side_by_side import side_by_side
+from probe.side_by_side import in_order
 from probe.stats import resampling
 from probe.stats.resampling import Array, Labels, MaxT
 from probe.text.splits import CrossFit, Holdout
@@ -162,7 +162,7 @@ class _Fitted(NamedTuple):
     comparisons: "_Comparisons"
 
 
-def _fitted(writes: Tensor, split: CrossFit, labels: Labels) -> list[_Fitted]:
+def _fitted(writes: Tensor, split: CrossFit, labels: Labels) -> Iterator[_Fitted]:
     """Every holdout of a split, under all labellings. `layer head row d_head, draw row`"""
     is_a = np.array(split.is_a)
     exchanged, _ = resampling.as_numbers(list(zip(split.exchanged, split.is_a, strict=True)))
@@ -180,8 +180,7 @@ def _fitted(writes: Tensor, split: CrossFit, labels: Labels) -> list[_Fitted]:
         comparisons = _Comparisons(wins, of_a * (len(test) - of_a))
         return _Fitted(rows, new, sums, training_labels, comparisons)
 
-    fitted = dict(side_by_side([partial(fit, each) for each in split.holdouts], writes.device))
-    return [fitted[number] for number in range(len(split.holdouts))]
+    return in_order([partial(fit, holdout) for holdout in split.holdouts], writes.device)
 
 
 @dataclass(frozen=True, eq=False)

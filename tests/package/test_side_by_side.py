@@ -2,7 +2,7 @@
 
 from contextlib import contextmanager
 from contextvars import ContextVar
-from threading import Barrier, get_ident
+from threading import Barrier, Event, get_ident
 from time import sleep
 
 import pandas as pd
@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import probe
-from probe.side_by_side import side_by_side
+from probe.side_by_side import in_order, side_by_side
 
 CPU = torch.device("cpu")
 TIMEOUT = 60  # seconds, for calls that wait for each other
@@ -38,6 +38,21 @@ def test_two_calls_run_at_a_time_and_share_the_threads():
         assert torch.get_num_threads() == 4
     assert [results[number][1] for number in range(4)] == [2] * 4
     assert len({thread for thread, _ in results.values()} - {get_ident()}) == 2
+
+
+def test_results_in_order_wait_for_a_slow_call_before_them():
+    fourth = Event()
+
+    def first():
+        assert fourth.wait(TIMEOUT)
+        return 0
+
+    def last():
+        fourth.set()
+        return 3
+
+    with threads(2):
+        assert list(in_order([first, lambda: 1, lambda: 2, last], CPU)) == [0, 1, 2, 3]
 
 
 @pytest.mark.parametrize(("number", "device"), [(1, "cpu"), (4, "meta")])
